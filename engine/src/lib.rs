@@ -74,6 +74,8 @@ pub mod runs {
     //! [`Namespace::run`](crate::Namespace::run) reads one.
 
     pub use crate::ids::Link;
+    #[doc(hidden)]
+    pub use crate::trace::RunBelonging;
     pub use crate::trace::{
         Component, DroppedRun, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, FrameInput, Frames,
         LlmFrame, OpenFrame, Pin, RUN_NAME_BYTES_MAX, RecordedFrame, ResumedRun, Run, RunBatch, RunFilter,

@@ -9,7 +9,8 @@ use crate::ids::{Link, NamespaceId, RunUid, Seqno, StoreId};
 use crate::log::activity::Activity;
 use crate::log::open::Damage;
 use crate::log::paths::StorePaths;
-use crate::log::record::SpaceHead;
+use crate::log::queue::Durability;
+use crate::log::record::{KvHead, RecordKind, SpaceHead};
 use crate::log::ticket::WriteFailure;
 use crate::trace::census::{state_unused_runs, unrecorded_runs, upgrade};
 use crate::trace::model::{RunInfo, RunSpec, Status};
@@ -21,12 +22,12 @@ use crate::trace::schema::RunSchema;
 use crate::vector::index::VectorIndex;
 use crate::vector::nearest::nearest;
 use crate::vector::{Search, SearchHit};
-use annals_store::kv::content::StoredBlob;
+use annals_store::kv::content::{Content, StoredBlob};
 use annals_store::kv::core::{Core, OpeningReport, Options};
 use annals_store::kv::index::IndexHit;
 use annals_store::kv::keyspace::{History, Keyspace, KvBatch};
 use annals_store::kv::view::View;
-use annals_store::kv::write::store_stream;
+use annals_store::kv::write::{BatchWriter, store_stream};
 
 /// An open store. Cheap to clone; dropping the last clone closes it.
 ///
@@ -65,7 +66,8 @@ impl StoreInner {
             log.queue.barrier(self.core.index.visible())?;
             let _reserve = log.queue.use_reserve();
             // After a clean close, the next opening would not look for runs to abandon.
-            abandon(&self.core, &self.recording.open_runs())
+            write_deferred(&self.core)
+                .and_then(|()| abandon(&self.core, &self.recording.open_runs()))
                 .and_then(|()| state_unused_runs(&self.core, &self.recording.unused_numbers()))
                 .inspect_err(|error| {
                     log.queue.poison(WriteFailure::from_error(error));
@@ -74,6 +76,28 @@ impl StoreInner {
         let closed = self.core.close();
         abandoned.and(closed)
     }
+}
+
+/// Maximum number of deferred values in one commit.
+const DEFERRED_MAX: usize = 4096;
+
+/// Writes what no batch has taken along.
+fn write_deferred(core: &Arc<Core>) -> Result<()> {
+    let values: Vec<_> = core.deferred.take_all().into_iter().collect();
+    for some in values.chunk_by(|((a, ..), _), ((b, ..), _)| a == b).flat_map(|one| one.chunks(DEFERRED_MAX)) {
+        let Some(((namespace, ..), _)) = some.first() else { continue };
+        let mut writer = BatchWriter::for_close(core, *namespace)?;
+        for ((_, keyspace, key), value) in some {
+            let (mut head, mut tail) = (Vec::new(), Vec::new());
+            KvHead::put_key(*keyspace, core.io.now_ns(), key, &mut head);
+            writer.put_value(&Content::from(value.clone()), &mut head, &mut tail)?;
+            writer.add_record(RecordKind::Put, &head, &tail)?;
+        }
+        if let Some((_, ticket)) = writer.submit_awaited(Durability::Process)? {
+            ticket.wait()?;
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of a store by purpose.

@@ -145,7 +145,7 @@ impl Memory {
     pub fn define(&self, definition: &str) -> Result<Definition> {
         let definition = Definition::parse(definition)?;
         let keyspace = self.space.keyspace(DEFINITIONS, History::Latest)?;
-        let _changing = self.lock_changes();
+        let _changing = self.lock_changes()?;
         let key = definition.id.as_bytes();
         if keyspace.get(key)?.is_none() && keyspace.scan(ScanRange::all()).keys().count() >= DEFINITIONS_MAX {
             return Err(Error::invalid(format!(
@@ -197,7 +197,7 @@ impl Memory {
     /// `Unavailable`, `Poisoned`.
     pub fn undefine(&self, id: &str) -> Result<bool> {
         let Some(keyspace) = self.definitions_keyspace()? else { return Ok(false) };
-        let _changing = self.lock_changes();
+        let _changing = self.lock_changes()?;
         let there = keyspace.get(id.as_bytes())?.is_some();
         if there {
             let mut batch = self.space.batch();

@@ -20,6 +20,7 @@ mod entry;
 mod identity;
 mod js_value;
 mod operations;
+mod postings;
 mod projection;
 mod prompt_text;
 mod rank;
@@ -30,6 +31,7 @@ mod vector_search;
 mod words;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +82,20 @@ pub struct Memory {
     on_disk: bool,
     /// Entries that each identity recalled since its last snapshot.
     recalled: Keyspace,
+    /// The inverted index of the cards; `None` in an old store that is open for reading.
+    postings: Option<PostingSpaces>,
+    index_cache: Arc<postings::IndexCache>,
+    /// The tail of the index is made a part at this length.
+    tail_max: u64,
+}
+
+/// The keyspaces of the inverted index: see [`postings`].
+#[derive(Debug, Clone)]
+struct PostingSpaces {
+    numbers: Keyspace,
+    removed: Keyspace,
+    postings: Keyspace,
+    parts: Keyspace,
 }
 
 /// How often an entry was read since it was put, and when last.
@@ -183,6 +199,13 @@ impl Memory {
     pub fn with_disk_durability(self) -> Self {
         Self { on_disk: true, ..self }
     }
+
+    /// This memory, whose index begins a part at this many new cards: for tests of the index with few entries.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_tail_max(self, tail_max: u64) -> Self {
+        Self { tail_max, ..self }
+    }
 }
 
 impl Memory {
@@ -201,6 +224,24 @@ impl Memory {
             signatures: keyspace("annals.memory.signatures")?,
             recalled: keyspace("annals.memory.recalled")?,
             on_disk: false,
+            postings: Self::open_postings(space)?,
+            index_cache: Arc::default(),
+            tail_max: postings::TAIL_MAX,
         })
+    }
+
+    /// The keyspaces of the index. A store that is open for reading may be older than they are.
+    fn open_postings(space: &Namespace) -> Result<Option<PostingSpaces>> {
+        let mut found = [None, None, None, None];
+        for (found, name) in
+            found.iter_mut().zip([postings::NUMBERS, postings::REMOVED, postings::POSTINGS, postings::PARTS])
+        {
+            *found = match space.keyspace(name, History::Latest) {
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                opened => Some(opened?),
+            };
+        }
+        let [Some(numbers), Some(removed), Some(postings), Some(parts)] = found else { return Ok(None) };
+        Ok(Some(PostingSpaces { numbers, removed, postings, parts }))
     }
 }

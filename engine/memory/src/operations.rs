@@ -4,40 +4,75 @@
 use super::js_value::{JsValue, VALUES_MAX};
 use super::vector_search::{partition_name, squared_norm};
 use super::words::Card;
+use super::postings::Numbering;
 use super::*;
+use annals::Ticket;
+use std::collections::BTreeMap;
 use annals_store::log::segments::lock;
 
 /// Keys that [`Memory::forget`] deletes in one batch.
 const KEYS_AT_ONCE: usize = 256;
+/// Counts of accesses that one commit of an entry writes along.
+const COUNTS_AT_ONCE: usize = 256;
+/// Counts of accesses that are kept in memory at most; then a read writes them.
+const COUNTS_MAX: usize = 1 << 16;
 
 impl Memory {
     pub(super) fn now_ms(&self) -> i64 {
         (self.entries.core().io.now_ns() / 1_000_000).cast_signed()
     }
 
-    /// Reads a live entry. The access is counted, and the returned copy shows the new count. After a failed
-    /// write of the store, the access is not counted.
+    /// Reads a live entry. The access is counted, and the returned copy shows the new count. The count is
+    /// kept in memory and written with a later change of this memory, or when the store closes: a crash may lose it. In
+    /// a store that cannot be written, the access is not counted.
     ///
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`, `Poisoned`.
     pub fn get(&self, identity: &Identity, id: &str) -> Result<Option<MemoryEntry>> {
         let key = entry_key(&identity.checked_name()?, id);
-        let _changing = self.lock_changes();
         let Some(mut entry) = self.live_entry(&key)? else { return Ok(None) };
-        let mut looks = self.access_stats(&key, &entry)?;
-        if self.entries.core().is_poisoned() {
+        let core = self.entries.core();
+        if core.is_poisoned() || !core.is_writer() {
             // The entry can still be read, and the access cannot be counted.
             return Ok(Some(entry));
         }
-        looks.count += 1;
-        looks.last_ms = self.now_ms();
-        // A count is not worth a sync: after a crash of the machine, the last accesses may be uncounted.
-        let mut batch = self.space.batch();
-        batch.put(&self.looks, &key, to_json_bytes(&looks)?);
-        batch.submit_with(Durability::Process)?.wait()?;
+        let stored = self.access_stats(&key, &entry)?;
+        let mut looks = AccessStats::default();
+        let kept = core.deferred.update(self.count_key(&key), |unwritten| {
+            let unwritten = unwritten.and_then(|bytes| serde_json::from_slice(bytes).ok());
+            looks = unwritten.unwrap_or(stored);
+            looks.count += 1;
+            looks.last_ms = self.now_ms();
+            serde_json::to_vec(&looks).ok()
+        });
+        if kept > COUNTS_MAX {
+            let mut batch = self.space.batch();
+            if self.add_counts(&mut batch, COUNTS_MAX)? > 0 {
+                batch.submit_with(Durability::Process)?.wait()?;
+            }
+        }
         entry.set_member("accessCount", looks.count.to_string());
         entry.set_member("lastAccessedAt", looks.last_ms.to_string());
         Ok(Some(entry))
+    }
+
+    /// Where the count of an entry's accesses is kept until it is written.
+    fn count_key(&self, key: &[u8]) -> annals_store::kv::deferred::DeferredKey {
+        (self.looks.namespace(), self.looks.id(), key.to_vec())
+    }
+
+    /// Adds unwritten counts of accesses to a batch. Counts of entries that are gone are dropped.
+    fn add_counts(&self, batch: &mut KvBatch, count_max: usize) -> Result<usize> {
+        let core = self.entries.core();
+        let mut added = 0;
+        for (key, count) in core.deferred.take(self.looks.namespace(), self.looks.id(), count_max) {
+            let mut there = self.entries.scan(ScanRange::prefix(&key)).keys();
+            if there.next().transpose()?.is_some_and(|there| there == key) {
+                batch.put(&self.looks, &key, count);
+                added += 1;
+            }
+        }
+        Ok(added)
     }
 
     /// Stores an entry, and replaces the one with its id.
@@ -53,29 +88,70 @@ impl Memory {
     /// # Errors
     /// As [`Memory::put`].
     pub fn put_many(&self, identity: &Identity, entries: &[&str]) -> Result<()> {
-        let name = identity.checked_name()?;
+        let waiting = self.submit_put(identity, entries)?;
+        self.wait_for_put(identity, waiting)
+    }
+
+    /// As [`Memory::put_many`], but returns before the entries are stored: the ticket is answered when they
+    /// are. `None` without entries. Entries of several callers are then written and synced together.
+    ///
+    /// # Errors
+    /// As [`Memory::put`].
+    pub fn submit_put(&self, identity: &Identity, entries: &[&str]) -> Result<Option<Ticket>> {
         let parsed: Vec<MemoryEntry> =
             entries.iter().map(|text| MemoryEntry::parse(text)).collect::<Result<_>>()?;
-        if parsed.is_empty() {
-            return Ok(());
+        let texts = entries.iter().map(|text| (*text).to_owned());
+        self.submit_entries(identity, &parsed.iter().zip(texts).collect::<Vec<_>>())
+    }
+
+    pub(super) fn wait_for_put(&self, identity: &Identity, waiting: Option<Ticket>) -> Result<()> {
+        let Some(waiting) = waiting else { return Ok(()) };
+        waiting.wait()?;
+        // The entries are stored. If the index cannot be kept now, the next write tries again.
+        let _later = self.tend_index(identity.tenant_prefix().as_bytes());
+        Ok(())
+    }
+
+    pub(super) fn submit_entries(
+        &self,
+        identity: &Identity,
+        entries: &[(&MemoryEntry, String)],
+    ) -> Result<Option<Ticket>> {
+        let name = identity.checked_name()?;
+        let mut cards: Vec<Option<Card>> = Vec::with_capacity(entries.len());
+        for (entry, _) in entries {
+            cards.push(validate_entry(entry)?);
         }
-        let cards: Vec<Option<Card>> = parsed.iter().map(validate_entry).collect::<Result<_>>()?;
-        let _changing = self.lock_changes();
+        // Of entries with the same id the last one counts.
+        let mut last: BTreeMap<&str, usize> = BTreeMap::new();
+        entries.iter().enumerate().for_each(|(at, (entry, _))| {
+            last.insert(&entry.id, at);
+        });
+        let keys: Vec<Vec<u8>> = last.keys().map(|id| entry_key(&name, id)).collect();
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        self.tend_index(identity.tenant_prefix().as_bytes())?;
+        let mut changing = self.lock_unsettled();
+        self.note_queued(&mut changing, &keys)?;
         let mut batch = self.space.batch();
-        for ((entry, card), text) in parsed.iter().zip(cards).zip(entries) {
-            self.add_to_batch(&mut batch, &entry_key(&name, &entry.id), (entry, text), card)?;
+        for (key, at) in keys.iter().zip(last.values()) {
+            let (Some((entry, text)), Some(card)) = (entries.get(*at), cards.get_mut(*at)) else { continue };
+            self.add_to_batch(&mut changing, &mut batch, key, (entry, text), card.take())?;
         }
-        self.commit(batch)
+        self.submit(batch).map(Some)
     }
 
     /// Adds an entry and everything kept beside it to a batch.
     pub(super) fn add_to_batch(
         &self,
+        changing: &mut Numbering<'_>,
         batch: &mut KvBatch,
         key: &[u8],
         (entry, text): (&MemoryEntry, &str),
         card: Option<Card>,
     ) -> Result<()> {
+        self.entries.core().deferred.remove(&self.count_key(key));
         let text = text.as_bytes().to_vec();
         match &entry.embedding {
             Some(vector) => {
@@ -88,11 +164,13 @@ impl Memory {
         }
         batch.delete(&self.looks, key);
         match card {
-            Some(card) => {
+            Some(mut card) => {
+                self.number_card(changing, batch, key, &mut card)?;
                 batch.put(&self.words, key, card.bytes());
             }
             // The replaced entry may have had a card of the built-in embedder.
             None if self.words.get(key)?.is_some() => {
+                self.remove_number(changing, batch, key)?;
                 batch.delete(&self.words, key);
             }
             None => {}
@@ -100,9 +178,19 @@ impl Memory {
         Ok(())
     }
 
-    /// Lock of every read-modify-write in this store.
-    pub(super) fn lock_changes(&self) -> annals_store::sync::MutexGuard<'_, ()> {
-        lock(&self.entries.core().memory_lock)
+    /// Lock of every read-modify-write in this store. Whatever was queued under it before can be read.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Poisoned`.
+    pub(super) fn lock_changes(&self) -> Result<Numbering<'_>> {
+        let mut changing = self.lock_unsettled();
+        self.settle(&mut changing)?;
+        Ok(changing)
+    }
+
+    /// As [`Self::lock_changes`], but queued batches may still be on their way.
+    pub(super) fn lock_unsettled(&self) -> Numbering<'_> {
+        Numbering::new(lock(&self.entries.core().memory_lock))
     }
 
     /// Stores an entry if the current one has the expected version; 0 means that no entry exists.
@@ -113,14 +201,16 @@ impl Memory {
         let entry = MemoryEntry::parse(text)?;
         let card = validate_entry(&entry)?;
         let key = entry_key(&identity.checked_name()?, &entry.id);
-        let _changing = self.lock_changes();
+        let mut changing = self.lock_changes()?;
         let current = self.live_entry(&key)?.map(|entry| entry.version);
         if current.unwrap_or(0) != expected {
             return Ok(PutOutcome { applied: false, current });
         }
         let mut batch = self.space.batch();
-        self.add_to_batch(&mut batch, &key, (&entry, text), card)?;
+        self.add_to_batch(&mut changing, &mut batch, &key, (&entry, text), card)?;
         self.commit(batch)?;
+        drop(changing);
+        self.tend_index(&key)?;
         Ok(PutOutcome { applied: true, current: None })
     }
 
@@ -168,12 +258,22 @@ impl Memory {
     /// `Invalid`, `Unavailable`, `Poisoned`.
     pub fn delete(&self, identity: &Identity, id: &str) -> Result<()> {
         let key = entry_key(&identity.checked_name()?, id);
-        let _changing = self.lock_changes();
+        let mut changing = self.lock_changes()?;
         let mut batch = self.space.batch();
+        self.add_deletion(&mut changing, &mut batch, &key)?;
+        self.commit(batch)?;
+        drop(changing);
+        self.tend_index(&key)
+    }
+
+    /// Adds to a batch the deletion of an entry and of everything kept beside it but its signatures.
+    pub(super) fn add_deletion(&self, changing: &mut Numbering<'_>, batch: &mut KvBatch, key: &[u8]) -> Result<()> {
+        self.remove_number(changing, batch, key)?;
+        self.entries.core().deferred.remove(&self.count_key(key));
         for keyspace in [&self.entries, &self.words, &self.looks, &self.feedback] {
-            batch.delete(keyspace, &key);
+            batch.delete(keyspace, key);
         }
-        self.commit(batch)
+        Ok(())
     }
 
     /// Deletes everything of an identity: entries, feedback, signatures. Returns the number of deleted
@@ -183,7 +283,7 @@ impl Memory {
     /// `Invalid`, `Damaged`, `Unavailable`, `Poisoned`.
     pub fn forget(&self, identity: &Identity) -> Result<u64> {
         let prefix = format!("{}\0", identity.checked_name()?);
-        let _changing = self.lock_changes();
+        let mut changing = self.lock_changes()?;
         let mut ended = 0;
         for keyspace in
             [&self.entries, &self.words, &self.looks, &self.feedback, &self.signatures, &self.recalled]
@@ -199,7 +299,10 @@ impl Memory {
                 }
                 let mut batch = self.space.batch();
                 for key in &keys {
-                    batch.delete(keyspace, key);
+                    match keyspace.id() == self.words.id() || keyspace.id() == self.entries.id() {
+                        true => self.add_deletion(&mut changing, &mut batch, key)?,
+                        false => drop(batch.delete(keyspace, key)),
+                    }
                 }
                 self.commit(batch)?;
                 if std::ptr::eq(keyspace, &self.entries) {
@@ -207,6 +310,8 @@ impl Memory {
                 }
             }
         }
+        drop(changing);
+        self.tend_index(prefix.as_bytes())?;
         Ok(ended)
     }
 
@@ -236,7 +341,7 @@ impl Memory {
             return Ok(());
         }
         let key = entry_key(&identity.checked_name()?, id);
-        let _changing = self.lock_changes();
+        let _changing = self.lock_changes()?;
         let mut said = self.read_feedback(&key)?.unwrap_or_default();
         said.sum += usefulness.clamp(-1.0, 1.0);
         said.count += 1;
@@ -258,11 +363,18 @@ impl Memory {
         self.commit(batch)
     }
 
-    pub(super) fn commit(&self, batch: KvBatch) -> Result<()> {
+    pub(super) fn commit(&self, mut batch: KvBatch) -> Result<()> {
+        self.add_counts(&mut batch, COUNTS_AT_ONCE)?;
         match self.on_disk {
             true => batch.submit_with(Durability::Disk)?.wait().map(drop),
             false => batch.commit().map(drop),
         }
+    }
+
+    /// Queues a batch.
+    fn submit(&self, mut batch: KvBatch) -> Result<Ticket> {
+        self.add_counts(&mut batch, COUNTS_AT_ONCE)?;
+        if self.on_disk { batch.submit_with(Durability::Disk) } else { batch.submit() }
     }
 
     /// Calls `each` with every live entry under a key prefix.

@@ -10,8 +10,10 @@ use super::operations::{
 };
 use super::rank::{rank, resolve_source};
 use super::words::{CardRead, QuestionTerms, TermRarity, tier_number};
+use super::postings::{IndexFinding, is_damage};
 use super::*;
 use annals::Durability;
+use annals_store::kv::View;
 
 /// A recall counts as the source of a following snapshot for this long.
 const RECALLED_MS: i64 = 3_600_000;
@@ -51,9 +53,28 @@ impl Memory {
     /// # Errors
     /// As [`Memory::put`], and the embedder's errors.
     pub fn remember(&self, identity: &Identity, entry: &str, with: &dyn Embedder) -> Result<MemoryEntry> {
-        let entry = with_embedding(entry, with)?;
-        self.put(identity, &entry.to_json())?;
-        Ok(entry)
+        let (mut stored, waiting) = self.submit_remember(identity, &[entry], with)?;
+        self.wait_for_put(identity, waiting)?;
+        stored.pop().ok_or_else(|| Error::bug("an entry that was given is missing"))
+    }
+
+    /// As [`Memory::remember`] of several entries, all of them or none, but returns before they are stored: the
+    /// ticket is answered when they are. `None` without entries. Of entries with the same id the last one counts.
+    ///
+    /// # Errors
+    /// As [`Memory::remember`].
+    pub fn submit_remember(
+        &self,
+        identity: &Identity,
+        entries: &[&str],
+        with: &dyn Embedder,
+    ) -> Result<(Vec<MemoryEntry>, Option<annals::Ticket>)> {
+        let entries: Vec<MemoryEntry> =
+            entries.iter().map(|entry| with_embedding(entry, with)).collect::<Result<_>>()?;
+        let texts: Vec<_> = entries.iter().map(|entry| (entry, entry.to_json())).collect();
+        let waiting = self.submit_entries(identity, &texts)?;
+        drop(texts);
+        Ok((entries, waiting))
     }
 
     /// Finds the entries that answer a question: [`Memory::search`] with the question's vector. The default
@@ -98,8 +119,8 @@ impl Memory {
         Ok(hits)
     }
 
-    /// Scores a question against the cards of all entries. One pass counts how rare its words are in the
-    /// tenant, a second pass scores.
+    /// Scores a question by the index, or against the cards of all entries if there is no index or it is
+    /// damaged.
     fn recall_words(
         &self,
         identity: &Identity,
@@ -110,16 +131,108 @@ impl Memory {
         if asked.is_empty() {
             return Ok(Vec::new());
         }
+        identity.checked_name()?;
+        match self.recall_indexed(identity, &asked, wanted) {
+            Ok(Some(hits)) => return Ok(hits),
+            Ok(None) => {}
+            Err(error) if is_damage(&error) => {
+                // If the index cannot be discarded, the next recall reads the cards again.
+                let _later = self.discard_index(&identity.tenant_prefix());
+            }
+            Err(error) => return Err(error),
+        }
+        self.recall_by_scan(identity, &asked, wanted)
+    }
+
+    /// Recall by the index; `None` if the tenant has none.
+    fn recall_indexed(
+        &self,
+        identity: &Identity,
+        asked: &QuestionTerms,
+        wanted: &MemoryQuery<'_>,
+    ) -> Result<Option<Vec<MemoryHit>>> {
+        let (view, prefix) = (View::new(self.entries.core()), key_prefix(identity, wanted)?);
+        let tiers: Vec<u8> = wanted.tiers.iter().map(|tier| tier_number(Some(tier))).collect();
+        let Some(IndexFinding { mut passed, any }) =
+            self.find_indexed(&view, identity, asked, wanted, &tiers)?
+        else {
+            return Ok(None);
+        };
+        if !any {
+            self.check_built_in_embedder(&prefix)?;
+        }
+        passed.sort_unstable_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
+        let key_of = |number| -> Result<Option<Vec<u8>>> {
+            let key = self.key_of_number(&view, identity, number)?;
+            Ok(key.filter(|key| key.starts_with(prefix.as_bytes())))
+        };
+        // The best entries, in the order of `top_hits`. Only entries that score like the last of them are
+        // compared by their keys.
+        let ranked = Self::ranked_count(wanted).min(passed.len());
+        let least = ranked.checked_sub(1).and_then(|at| passed.get(at)).map_or(0.0, |(score, _)| *score);
+        let mut best = Vec::new();
+        let mut rest: HashMap<u64, f32> = HashMap::new();
+        let mut equal = Vec::new();
+        for (score, number) in passed {
+            match score.total_cmp(&least) {
+                _ if ranked == 0 => {}
+                std::cmp::Ordering::Greater => best.extend(key_of(number)?.map(|key| (score, key))),
+                std::cmp::Ordering::Equal => equal.extend(key_of(number)?.map(|key| (key, number))),
+                std::cmp::Ordering::Less => drop(rest.insert(number, score)),
+            }
+        }
+        equal.sort();
+        for (key, number) in equal {
+            match best.len() < ranked {
+                true => best.push((least, key)),
+                false => drop(rest.insert(number, least)),
+            }
+        }
+        let hits = self.hits_and_sources(best, &mut |source| {
+            // Numbers of another tenant say nothing here.
+            let is_covered = !rest.is_empty() && source.starts_with(prefix.as_bytes());
+            let number = if is_covered { self.number_of_entry(&view, source)? } else { None };
+            Ok(number.and_then(|number| rest.remove(&number)))
+        })?;
+        let mut hits = rank(hits);
+        hits.truncate(wanted.hit_limit());
+        Ok(Some(hits))
+    }
+
+    /// As [`Memory::recall`] with the built-in embedder, but without the index and without noting the recall: for tests that
+    /// compare both.
+    ///
+    /// # Errors
+    /// As [`Memory::recall`].
+    #[doc(hidden)]
+    pub fn recall_scanning(
+        &self,
+        identity: &Identity,
+        question: &str,
+        wanted: &MemoryQuery<'_>,
+    ) -> Result<Vec<MemoryHit>> {
+        let asked = QuestionTerms::parse(question);
+        if asked.is_empty() { Ok(Vec::new()) } else { self.recall_by_scan(identity, &asked, wanted) }
+    }
+
+    /// Scores a question against the cards of all entries. One pass counts how rare its words are in the
+    /// tenant, a second pass scores.
+    fn recall_by_scan(
+        &self,
+        identity: &Identity,
+        asked: &QuestionTerms,
+        wanted: &MemoryQuery<'_>,
+    ) -> Result<Vec<MemoryHit>> {
         let prefix = key_prefix(identity, wanted)?;
-        let mut rarity = TermRarity::new(&asked);
-        self.for_each_card(&identity.tenant_prefix(), &mut |_, card| rarity.count_entry(&asked, card))?;
+        let mut rarity = TermRarity::new(asked);
+        self.for_each_card(&identity.tenant_prefix(), &mut |_, card| rarity.count_entry(asked, card))?;
         let tiers: Vec<u8> = wanted.tiers.iter().map(|tier| tier_number(Some(tier))).collect();
         let (mut passed, mut any) = (Vec::new(), false);
         self.for_each_card(&prefix, &mut |key, card| {
             any = true;
             if (tiers.is_empty() || tiers.contains(&card.tier))
-                && let Some(score) = rarity.score(&asked, card)
-                && wanted.min_score.map_or_else(|| rarity.answers(&asked, card), |least| score >= least)
+                && let Some(score) = rarity.score(asked, card)
+                && wanted.min_score.map_or_else(|| rarity.answers(asked, card), |least| score >= least)
             {
                 passed.push((score, key));
             }
@@ -136,8 +249,22 @@ impl Memory {
     fn top_hits(&self, mut passed: Vec<(f32, Vec<u8>)>, wanted: &MemoryQuery<'_>) -> Result<Vec<MemoryHit>> {
         passed.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
         let mut rest: HashMap<Vec<u8>, f32> = HashMap::new();
-        let ranked = wanted.hit_limit().saturating_mul(RANKED_EACH).max(RANKED_MIN).min(passed.len());
+        let ranked = Self::ranked_count(wanted).min(passed.len());
         rest.extend(passed.drain(ranked..).map(|(score, key)| (key, score)));
+        self.hits_and_sources(passed, &mut |source| Ok(rest.remove(source)))
+    }
+
+    /// Number of entries that are read and ranked.
+    fn ranked_count(wanted: &MemoryQuery<'_>) -> usize {
+        wanted.hit_limit().saturating_mul(RANKED_EACH).max(RANKED_MIN)
+    }
+
+    /// The entries of some keys, and their sources of which `take_source` gives a score.
+    fn hits_and_sources(
+        &self,
+        mut passed: Vec<(f32, Vec<u8>)>,
+        take_source: &mut dyn FnMut(&[u8]) -> Result<Option<f32>>,
+    ) -> Result<Vec<MemoryHit>> {
         let mut hits = Vec::new();
         while let Some((score, key)) = passed.pop() {
             let Some(entry) =
@@ -148,7 +275,8 @@ impl Memory {
             let identity = identity_of_key(&key);
             for said in &entry.derived_from {
                 let (of, id) = resolve_source(&identity, said);
-                passed.extend(rest.remove_entry(&entry_key(of, id)).map(|(key, score)| (score, key)));
+                let source = entry_key(of, id);
+                passed.extend(take_source(&source)?.map(|score| (score, source)));
             }
             hits.push(MemoryHit { entry, identity, score });
         }
@@ -183,7 +311,7 @@ impl Memory {
         if hits.is_empty() || !self.recalled.core().is_writer() {
             return;
         }
-        let _changing = self.lock_changes();
+        let _changing = self.lock_unsettled();
         let mut recalled = self.recent_recall(identity).unwrap_or_default();
         for hit in hits {
             let id = format!("{}/{}", hit.identity, hit.entry.id);
@@ -249,7 +377,7 @@ impl Memory {
         let calls_tools = parsed.get("toolCalls").is_some_and(|calls| !calls.items().is_empty());
         // The embedder may be slow: its vector is made before the lock is taken.
         let vector = embed_one(&embedding_text(snapshot)?, with)?;
-        let _changing = self.lock_changes();
+        let mut changing = self.lock_changes()?;
         let turn = self.next_turn(&name)?.max(options.turn.unwrap_or(1).max(1));
         let mut derived_from = options.derived_from.clone();
         if !calls_tools {
@@ -263,9 +391,13 @@ impl Memory {
         let entry = MemoryEntry::parse(&text)?;
         let card = validate_entry(&entry)?;
         let mut batch = self.space.batch();
-        self.add_to_batch(&mut batch, &entry_key(&name, &entry.id), (&entry, &text), card)?;
+        let key = entry_key(&name, &entry.id);
+        self.add_to_batch(&mut changing, &mut batch, &key, (&entry, &text), card)?;
         batch.delete(&self.recalled, &entry_key(&name, ""));
         self.commit(batch)?;
+        drop(changing);
+        // The snapshot is stored. If the index cannot be kept now, the next write tries again.
+        let _later = self.tend_index(&key);
         Ok(entry)
     }
 

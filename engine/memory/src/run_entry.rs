@@ -1,14 +1,15 @@
-//! Entries bound to a run: they are deleted with it.
+//! Entries bound to a run: they are deleted when it is forgotten or replaced, and outlive its retention.
 
 use super::embedder::Embedder;
 use super::operations::{entry_key, validate_entry};
 use super::recall::with_embedding;
 use super::*;
 use annals::RunUid;
+use annals::runs::RunBelonging;
 
 impl Memory {
-    /// Stores entries as [`Memory::remember`] does, all of them or none, for the lifetime of the run. The
-    /// entries and their feedback are deleted in the commit that drops or replaces the run. If an entry has
+    /// Stores entries as [`Memory::remember`] does, all of them or none. The entries and their feedback outlive
+    /// a run that retention drops. They are deleted in the commit that forgets, drops on request or replaces the run. If an entry has
     /// sources (`derivedFrom`), the identity's recent recall ([`Memory::recently_recalled`]) is cleared.
     ///
     /// # Errors
@@ -26,23 +27,32 @@ impl Memory {
         let cards: Vec<_> = entries.iter().map(validate_entry).collect::<Result<_>>()?;
         let name = identity.checked_name()?;
         let keys: Vec<Vec<u8>> = entries.iter().map(|entry| entry_key(&name, &entry.id)).collect();
-        let belongings: Vec<(&str, &[u8])> = keys
+        let belongings: Vec<RunBelonging<'_>> = keys
             .iter()
             .flat_map(|key| {
-                [ENTRIES, WORD_CARDS, ACCESS_STATS, FEEDBACK].map(|keyspace| (keyspace, key.as_slice()))
+                [ENTRIES, WORD_CARDS, ACCESS_STATS, FEEDBACK].map(|keyspace| RunBelonging {
+                    keyspace,
+                    key,
+                    is_lasting: true,
+                    is_numbered: keyspace == WORD_CARDS,
+                })
             })
             .collect();
+        // Before the lock that keeps runs from being dropped: locks have an order.
+        let mut changing = self.lock_changes()?;
         self.space.write_with_run(run, &belongings, || {
-            let _changing = self.lock_changes();
             let mut batch = self.space.batch();
             for ((entry, card), key) in entries.iter().zip(cards).zip(&keys) {
-                self.add_to_batch(&mut batch, key, (entry, &entry.to_json()), card)?;
+                self.add_to_batch(&mut changing, &mut batch, key, (entry, &entry.to_json()), card)?;
             }
             if entries.iter().any(|entry| !entry.derived_from.is_empty()) {
                 batch.delete(&self.recalled, &entry_key(&name, ""));
             }
             self.commit(batch)
         })?;
+        drop(changing);
+        // The entries are stored. If the index cannot be kept now, the next write tries again.
+        let _later = self.tend_index(identity.tenant_prefix().as_bytes());
         Ok(entries)
     }
 }

@@ -11,7 +11,7 @@ use crate::log::record::{BodyRef, EMBEDDINGS_MAX, INLINE_BYTES_MAX};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
 use crate::sync::MutexGuard;
-use crate::trace::belongings::Belongings;
+use crate::trace::belongings::{BelongingScope, Belongings};
 use crate::trace::chain;
 use crate::trace::heads::{FrameHead, PartHead, RunFields, RunHead, SnapshotHead};
 use crate::trace::kinds;
@@ -88,7 +88,8 @@ impl<'a> RunBatch<'a> {
             if let Some((mut head, tail)) = run_record(&self.run.core, self.run.namespace, old)? {
                 head.fields.gone = true;
                 self.writer.add_record(kinds::RUN, &encode_run(&head)?, &tail)?;
-                Belongings::open(&self.run.core, self.run.namespace)?.delete_all(old, &mut self.writer)?;
+                let mut belongings = Belongings::open(&self.run.core, self.run.namespace)?;
+                belongings.delete(old, BelongingScope::All, &mut self.writer)?;
             }
         }
         if let Some(metadata) = self.staged.unpacked.take() {

@@ -3,25 +3,62 @@
 //! A link is a key in the keyspace `annals.belongings` of the run's namespace. It consists of the run's uid
 //! in eight bytes, big-endian, the name of the other keyspace, a zero byte, and the key there.
 //!
+//! A link's value is empty, or flags (docs/format.md, section 22): a *lasting* belonging outlives its run if
+//! retention drops it, and is deleted when the run is forgotten or replaced. A *numbered* one ends with its number in an index
+//! of its keyspace, which is noted as removed in the commit that deletes it.
+//!
 //! Invariant: every belonging of a run has a link. A link is therefore written before its belonging, under
 //! the lock that dropping takes. A link without a belonging does no harm. The commit that drops or replaces a
-//! run deletes its links and all its belongings.
+//! run deletes its links and its belongings; lasting ones keep their links when retention drops the run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, RunUid};
+use crate::log::queue::Durability;
 use crate::log::record::{KvHead, RecordKind};
 use crate::log::segments::lock;
 use crate::store::Namespace;
 use crate::trace::reader::run_record;
+use annals_store::kv::content::Content;
 use annals_store::kv::core::Core;
 use annals_store::kv::keyspace::{History, Keyspace, ScanRange};
 use annals_store::kv::write::BatchWriter;
 
 /// The keyspace of links.
 pub(crate) const BELONGINGS: &str = "annals.belongings";
+/// Flags in a link's value.
+const LASTING: u8 = 1;
+const NUMBERED: u8 = 2;
+/// Bytes of the number that ends the value of a numbered belonging.
+const NUMBER_BYTES: usize = 24;
+/// Ends of the names of the keyspaces that index a keyspace of numbered belongings: from a number to the key, and of the
+/// numbers that were removed.
+const NUMBERS: &str = ".numbers";
+const REMOVED: &str = ".removed";
+
+/// A key that belongs to a run.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct RunBelonging<'a> {
+    /// The name of its keyspace.
+    pub keyspace: &'a str,
+    pub key: &'a [u8],
+    /// It outlives its run if retention drops the run.
+    pub is_lasting: bool,
+    /// Its value ends with its number in an index of its keyspace.
+    pub is_numbered: bool,
+}
+
+/// Which belongings of a run are deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BelongingScope {
+    /// Those that end with the run's frames: retention drops the run.
+    Passing,
+    /// All of them: the run is forgotten or replaced.
+    All,
+}
 
 impl Namespace {
     /// Writes belongings of a run. `keys` are all keys that `write` may set, each with the name of its
@@ -34,15 +71,15 @@ impl Namespace {
     pub fn write_with_run<T>(
         &self,
         uid: RunUid,
-        keys: &[(&str, &[u8])],
+        keys: &[RunBelonging<'_>],
         write: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let links = self.keyspace(BELONGINGS, History::Latest)?;
         let _forking = lock(&self.store.recording().forking);
-        self.check_living(uid)?;
+        let run = self.check_living(uid)?;
         let mut batch = self.batch();
-        for (keyspace, key) in keys {
-            batch.put(&links, &link_key(uid, keyspace, key), Vec::new());
+        for belonging in keys {
+            batch.put(&links, &link_key(uid, belonging.keyspace, belonging.key), link_value(belonging, &run));
         }
         batch.commit()?;
         let written = write()?;
@@ -51,7 +88,7 @@ impl Namespace {
         if let Err(gone) = self.check_living(uid) {
             let core = self.store.core();
             let mut writer = BatchWriter::new(core, self.id)?;
-            Belongings::open(core, self.id)?.delete_all(uid, &mut writer)?;
+            Belongings::open(core, self.id)?.delete(uid, BelongingScope::All, &mut writer)?;
             if let Some((_, ticket)) = writer.submit_awaited(core.options.durability)? {
                 ticket.wait()?;
             }
@@ -70,20 +107,64 @@ impl Namespace {
         let core = self.store.core();
         // The run's first batch may be queued and not in the index yet.
         core.log()?.queue.barrier(core.index.visible())?;
-        self.write_with_run(uid, &[(keyspace, key)], || {
+        let belonging = RunBelonging { keyspace, key, is_lasting: false, is_numbered: false };
+        self.write_with_run(uid, &[belonging], || {
             self.keyspace(keyspace, History::Latest)?.put(key, value).map(drop)
         })
     }
 
-    fn check_living(&self, uid: RunUid) -> Result<()> {
+    /// Deletes the lasting belongings of runs of this name that retention dropped. Returns the run that was
+    /// dropped last of those that had any.
+    pub(crate) fn forget_lasting(&self, run: &str) -> Result<Option<RunUid>> {
+        let core = self.store.core();
+        let Some(links) = core.find_keyspace(self.id, BELONGINGS)? else { return Ok(None) };
+        let _forking = lock(&self.store.recording().forking);
+        let mut found = Vec::new();
+        for pair in links.scan(ScanRange::all()) {
+            let (key, value) = pair?;
+            let uid = key.first_chunk().map(|bytes| RunUid(u64::from_be_bytes(*bytes)));
+            if let Some(uid) = uid.filter(|uid| found.last() != Some(uid))
+                && value.first().is_some_and(|flags| flags & LASTING != 0)
+                && value.get(1..) == Some(run.as_bytes())
+                && run_record(core, self.id, uid)?.is_none_or(|(head, _)| head.fields.gone)
+            {
+                found.push(uid);
+            }
+        }
+        let mut belongings = Belongings::open(core, self.id)?;
+        for some in found.chunks(FORGOTTEN_AT_ONCE) {
+            let mut writer = BatchWriter::new(core, self.id)?;
+            some.iter().try_for_each(|uid| belongings.delete(*uid, BelongingScope::All, &mut writer))?;
+            if let Some((_, ticket)) = writer.submit_awaited(Durability::Disk)? {
+                ticket.wait()?;
+            }
+        }
+        Ok(found.last().copied())
+    }
+
+    /// The name of a run, if it lives.
+    fn check_living(&self, uid: RunUid) -> Result<String> {
         let reader = self.run_by_uid(uid)?;
         match run_record(self.store.core(), self.id, uid)? {
-            Some((head, _)) if !head.fields.gone => Ok(()),
+            Some((head, _)) if !head.fields.gone => Ok(head.fields.name),
             _ => {
                 let what = format!("run {:?} was dropped or replaced meanwhile", reader.info().name);
                 Err(Error::new(ErrorKind::Gone, what))
             }
         }
+    }
+}
+
+/// Runs whose lasting belongings are deleted in one commit.
+const FORGOTTEN_AT_ONCE: usize = 256;
+
+/// The value of a link: empty, or flags and, for a lasting belonging, the run's name.
+fn link_value(belonging: &RunBelonging<'_>, run: &str) -> Vec<u8> {
+    let lasting = if belonging.is_lasting { LASTING } else { 0 };
+    match lasting | if belonging.is_numbered { NUMBERED } else { 0 } {
+        0 => Vec::new(),
+        flags if flags & LASTING != 0 => [&[flags], run.as_bytes()].concat(),
+        flags => vec![flags],
     }
 }
 
@@ -109,31 +190,63 @@ impl<'a> Belongings<'a> {
     }
 
     /// Adds to a batch the deletion of a run's links and belongings.
-    pub(crate) fn delete_all(&mut self, uid: RunUid, writer: &mut BatchWriter) -> Result<()> {
-        let Some(links) = &self.links else { return Ok(()) };
-        let now_ns = self.core.io.now_ns();
-        let mut end = |keyspace: &Keyspace, key: &[u8]| {
-            let mut head = Vec::new();
-            KvHead::put_key(keyspace.id(), now_ns, key, &mut head);
-            writer.add_record(RecordKind::Delete, &head, &[])
-        };
-        for found in links.scan(ScanRange::prefix(&uid.0.to_be_bytes())).keys() {
-            let found = found?;
+    pub(crate) fn delete(&mut self, uid: RunUid, scope: BelongingScope, writer: &mut BatchWriter) -> Result<()> {
+        let Some(links) = self.links.clone() else { return Ok(()) };
+        for found in links.scan(ScanRange::prefix(&uid.0.to_be_bytes())) {
+            let (found, value) = found?;
+            let flags = value.first().copied().unwrap_or_default();
+            if scope == BelongingScope::Passing && flags & LASTING != 0 {
+                continue;
+            }
             let mut parts = found.get(8..).unwrap_or_default().splitn(2, |byte| *byte == 0);
             let name = std::str::from_utf8(parts.next().unwrap_or_default()).unwrap_or_default();
             // A key that is not a valid link has no belonging.
             if let (false, Some(key)) = (name.is_empty(), parts.next()) {
-                let keyspace = match self.named.get(name) {
-                    Some(keyspace) => keyspace.clone(),
-                    None => {
-                        let keyspace = self.core.find_keyspace(self.namespace, name)?;
-                        self.named.insert(name.to_owned(), keyspace.clone());
-                        keyspace
+                if let Some(keyspace) = self.keyspace(name)? {
+                    if flags & NUMBERED != 0 {
+                        self.remove_number(&keyspace, name, key, writer)?;
                     }
-                };
-                keyspace.map_or(Ok(()), |keyspace| end(&keyspace, key))?;
+                    // A value that is not written yet must not come back later.
+                    self.core.deferred.remove(&(self.namespace, keyspace.id(), key.to_vec()));
+                    self.add_deletion(&keyspace, key, writer)?;
+                }
             }
-            end(links, &found)?;
+            self.add_deletion(&links, &found, writer)?;
+        }
+        Ok(())
+    }
+
+    fn keyspace(&mut self, name: &str) -> Result<Option<Keyspace>> {
+        if let Some(keyspace) = self.named.get(name) {
+            return Ok(keyspace.clone());
+        }
+        let keyspace = self.core.find_keyspace(self.namespace, name)?;
+        self.named.insert(name.to_owned(), keyspace.clone());
+        Ok(keyspace)
+    }
+
+    fn add_deletion(&self, keyspace: &Keyspace, key: &[u8], writer: &mut BatchWriter) -> Result<()> {
+        let mut head = Vec::new();
+        KvHead::put_key(keyspace.id(), self.core.io.now_ns(), key, &mut head);
+        writer.add_record(RecordKind::Delete, &head, &[]).map(drop)
+    }
+
+    /// Adds to a batch that the number which ends a key's value was removed.
+    fn remove_number(&mut self, keyspace: &Keyspace, name: &str, key: &[u8], writer: &mut BatchWriter) -> Result<()> {
+        let Some(value) = keyspace.get(key)? else { return Ok(()) };
+        let Some(number) = value.last_chunk::<NUMBER_BYTES>() else { return Ok(()) };
+        if let Some(numbers) = self.keyspace(&format!("{name}{NUMBERS}"))? {
+            // A value without a number ends with other bytes, which are no key there.
+            if numbers.get(number)?.as_deref() != Some(key) {
+                return Ok(());
+            }
+            self.add_deletion(&numbers, number, writer)?;
+        }
+        if let Some(removed) = self.keyspace(&format!("{name}{REMOVED}"))? {
+            let (mut head, mut tail) = (Vec::new(), Vec::new());
+            KvHead::put_key(removed.id(), self.core.io.now_ns(), number, &mut head);
+            writer.put_value(&Content::from(Vec::new()), &mut head, &mut tail)?;
+            writer.add_record(RecordKind::Put, &head, &tail)?;
         }
         Ok(())
     }

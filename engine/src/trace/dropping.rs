@@ -19,7 +19,7 @@ use crate::ids::{NamespaceId, RunUid};
 use crate::log::queue::Durability;
 use crate::log::segments::lock;
 use crate::store::Namespace;
-use crate::trace::belongings::Belongings;
+use crate::trace::belongings::{BelongingScope, Belongings};
 use crate::trace::dropped_names;
 use crate::trace::heads::{RULE_BYTES_MAX, TombstoneHead, WHY_BYTES_MAX};
 use crate::trace::kinds;
@@ -153,7 +153,8 @@ impl Namespace {
     pub fn drop_run(&self, run: &str, rule: &str, why: &str) -> Result<DroppedRun> {
         let uid = self.run(run)?.info().uid;
         let mut dropped = None;
-        let held = self.drop_each(&[uid], rule, why, &mut |head| dropped = Some(head))?;
+        let scope = BelongingScope::All;
+        let held = self.drop_each(&[uid], (rule, why, scope), &mut |head| dropped = Some(head))?;
         if let Some((_, held)) = held.first() {
             return Err(held.error(&format!("run {run:?}")));
         }
@@ -167,23 +168,22 @@ impl Namespace {
         }
     }
 
-    /// Drops runs, many in one commit; returns the runs that could not be dropped, and why. Runs that are
-    /// gone already are skipped.
+    /// Drops runs by retention, many in one commit; returns the runs that could not be dropped, and why. Runs
+    /// that are gone already are skipped. Their lasting belongings stay.
     pub(crate) fn drop_runs(
         &self,
         uids: &[RunUid],
         rule: &str,
         why: &str,
     ) -> Result<Vec<(RunUid, DropBlocker)>> {
-        self.drop_each(uids, rule, why, &mut drop)
+        self.drop_each(uids, (rule, why, BelongingScope::Passing), &mut drop)
     }
 
     /// Like [`Namespace::drop_runs`]. `each` is called with the tombstone of each run before it is committed.
     fn drop_each(
         &self,
         uids: &[RunUid],
-        rule: &str,
-        why: &str,
+        (rule, why, scope): (&str, &str, BelongingScope),
         each: &mut dyn FnMut(TombstoneHead),
     ) -> Result<Vec<(RunUid, DropBlocker)>> {
         check_text("the rule by which a run is dropped", rule, 1, RULE_BYTES_MAX)?;
@@ -224,7 +224,7 @@ impl Namespace {
                 };
                 writer.add_record(kinds::TOMBSTONE, &head.encode(), &[])?;
                 dropped_names::note(&names, &fields.name, &head, &mut writer)?;
-                belongings.delete_all(*uid, &mut writer)?;
+                belongings.delete(*uid, scope, &mut writer)?;
                 each(head);
             }
             // Wait under the lock, so that the next holder of the lock sees these runs as dropped.

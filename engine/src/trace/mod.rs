@@ -26,6 +26,8 @@ pub(crate) mod stream;
 pub(crate) mod verify;
 
 pub use batch::RunBatch;
+#[doc(hidden)]
+pub use belongings::RunBelonging;
 pub use builders::{LlmFrame, ToolFrame};
 pub use census::{ErasureReport, UnexplainedErasure, run_numbers};
 pub use dropping::{DroppedRun, Pin};

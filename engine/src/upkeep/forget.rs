@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{RunUid, SegmentId, Seqno};
 use crate::log::queue::Durability;
 use crate::store::{Namespace, Store};
@@ -89,15 +89,29 @@ impl Store {
 }
 
 impl Namespace {
-    /// Drops a run on request. [`Namespace::run_remnants`] tells where its bytes remain.
+    /// Drops a run on request, and everything that belongs to it. Of a run that retention dropped earlier, it deletes what
+    /// outlived it: the entries in memory. [`Namespace::run_remnants`] tells where its bytes remain.
     ///
     /// # Errors
-    /// As [`Namespace::drop_run`]; `Invalid` without a reason.
+    /// As [`Namespace::drop_run`]; `Gone` if nothing outlived the run; `Invalid` without a reason.
     pub fn forget(&self, run: &str, why: &str) -> Result<DroppedRun> {
         if why.trim().is_empty() {
             return Err(Error::invalid("give the reason for forgetting the run: the ledger records it"));
         }
-        self.drop_run(run, FORGET, why)
+        let dropped = self.drop_run(run, FORGET, why);
+        match &dropped {
+            Ok(_) => {}
+            // Compaction frees the name of a dropped run.
+            Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => {}
+            Err(_) => return dropped,
+        }
+        match (dropped, self.forget_lasting(run)?) {
+            (Err(_), Some(uid)) => match find_run_or_tombstone(self.store.core(), self.id, uid)? {
+                Some(RunOrTombstone::Dropped(head)) => Ok(head.into()),
+                _ => Err(Error::conflict(format!("run {run:?} was replaced meanwhile"))),
+            },
+            (dropped, _) => dropped,
+        }
     }
 
     /// A dropped run, and where its bytes remain.

@@ -46,6 +46,9 @@ use annals_store::kv::index::{Index, IndexLimits};
 use annals_store::kv::keys;
 use annals_store::kv::keyspace::{History, Keyspace, KvBatch, ScanRange};
 
+/// The keyspace that lists the parts of the index of memories (`annals_memory`).
+const MEMORY_INDEX_LISTS: &str = "annals.memory.words.parts";
+
 /// The tag of a run that lost parts.
 const REPAIR_TAG: &str = "annals.repair";
 /// The component of a frame that stands in for a lost one.
@@ -350,6 +353,12 @@ impl Repair {
     /// Renumbers pins and belongings: they name runs by numbers, and the new store has other numbers.
     fn renumber_pins_and_belongings(&self) -> Result<()> {
         for (_, new) in self.spaces.namespaces.values() {
+            // The index of memories may name cards that were lost. Without its lists it is rebuilt.
+            if let Some(lists) = new.find_keyspace(MEMORY_INDEX_LISTS)? {
+                for key in lists.scan(ScanRange::all()).keys() {
+                    lists.delete(&key?)?;
+                }
+            }
             for name in [PINS, BELONGINGS] {
                 let Some(keyspace) = new.find_keyspace(name)? else { continue };
                 let (mut batch, mut kept) = (new.batch(), Vec::new());

@@ -12,11 +12,15 @@ use super::terms;
 use annals::Error;
 use annals_store::codec::{ByteReader, CodecError};
 
+/// The version without a number, as annals 0.1 wrote it, and the one with a number.
 const VERSION: u8 = 1;
+const VERSION_NUMBERED: u8 = 2;
 /// Maximum size of a set. Terms that come later in the text are not on the card.
 const SET_ENTRIES_MAX: usize = 1 << 16;
 /// The members of a snapshot that describe its subject; words in other members weigh less.
 const MAIN_MEMBERS: [&str; 3] = ["query", "finalContent", "narrative"];
+/// Bytes of a card's partition and number, which end the card. Whatever deletes a card reads them there.
+const NUMBER_BYTES: usize = 24;
 const TIERS: [&str; 3] = ["hot", "warm", "cold"];
 
 /// A card that is built and written: see the module.
@@ -28,13 +32,17 @@ pub(in super::super) struct Card {
     rest: BTreeSet<u32>,
     grams: BTreeSet<u16>,
     identifiers: BTreeSet<u64>,
+    /// The card's partition and number in the inverted index.
+    pub(in super::super) number: Option<[u8; NUMBER_BYTES]>,
 }
 
 /// A stored card, read in place; its sets are sorted.
 #[derive(Debug)]
 pub(in super::super) struct CardView<'a> {
     pub(in super::super) tier: u8,
-    ttl_ms: Option<i64>,
+    pub(in super::super) ttl_ms: Option<i64>,
+    /// The card's partition and number in the inverted index; a card of an old store has none.
+    pub(in super::super) number: Option<[u8; NUMBER_BYTES]>,
     main: &'a [[u8; 4]],
     rest: &'a [[u8; 4]],
     grams: &'a [[u8; 2]],
@@ -92,7 +100,8 @@ impl Card {
 
     /// The card's bytes.
     pub(in super::super) fn bytes(&self) -> Vec<u8> {
-        let mut out = vec![VERSION, self.tier, u8::from(self.ttl_ms.is_some()), 0];
+        let version = if self.number.is_some() { VERSION_NUMBERED } else { VERSION };
+        let mut out = vec![version, self.tier, u8::from(self.ttl_ms.is_some()), 0];
         out.extend(self.ttl_ms.unwrap_or(0).to_le_bytes());
         for count in [self.main.len(), self.rest.len(), self.grams.len(), self.identifiers.len()] {
             #[expect(clippy::cast_possible_truncation, reason = "a set has at most SET_ENTRIES_MAX entries")]
@@ -102,6 +111,7 @@ impl Card {
         out.extend(self.main.iter().chain(&self.rest).flat_map(|word| word.to_le_bytes()));
         out.extend(self.grams.iter().flat_map(|gram| gram.to_le_bytes()));
         out.extend(self.identifiers.iter().flat_map(|one| one.to_le_bytes()));
+        out.extend(self.number.iter().flatten());
         out
     }
 }
@@ -114,22 +124,44 @@ impl<'a> CardView<'a> {
     pub(in super::super) fn parse(bytes: &'a [u8]) -> Result<Self, CodecError> {
         let mut reader = ByteReader::new(bytes, "a memory's card");
         let [version, tier, has_ttl, _] = reader.array()?;
-        if version != VERSION {
+        if ![VERSION, VERSION_NUMBERED].contains(&version) {
             return Err(CodecError::Header(format!("a memory's card has version {version}")));
         }
         let ttl = i64::from_le_bytes(reader.array()?);
         let [main, rest, grams, identifiers] =
             [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?].map(|count| count as usize);
-        let card = Self {
+        let mut card = Self {
             tier,
             ttl_ms: (has_ttl == 1).then_some(ttl),
+            number: None,
             main: reader.take(main.saturating_mul(4))?.as_chunks().0,
             rest: reader.take(rest.saturating_mul(4))?.as_chunks().0,
             grams: reader.take(grams.saturating_mul(2))?.as_chunks().0,
             identifiers: reader.take(identifiers.saturating_mul(8))?.as_chunks().0,
         };
+        if version == VERSION_NUMBERED {
+            card.number = Some(reader.array()?);
+        }
         reader.finish()?;
         Ok(card)
+    }
+
+    /// The words of the query, the answer and the narrative.
+    pub(in super::super) fn main_words(&self) -> impl Iterator<Item = u32> + 'a {
+        self.main.iter().map(|bytes| u32::from_le_bytes(*bytes))
+    }
+
+    /// The words of other members.
+    pub(in super::super) fn other_words(&self) -> impl Iterator<Item = u32> + 'a {
+        self.rest.iter().map(|bytes| u32::from_le_bytes(*bytes))
+    }
+
+    pub(in super::super) fn all_grams(&self) -> impl Iterator<Item = u16> + 'a {
+        self.grams.iter().map(|bytes| u16::from_le_bytes(*bytes))
+    }
+
+    pub(in super::super) fn all_identifiers(&self) -> impl Iterator<Item = u64> + 'a {
+        self.identifiers.iter().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
     /// Whether the entry has expired.
@@ -156,6 +188,21 @@ impl<'a> CardView<'a> {
     pub(super) fn has_identifier(&self, one: u64) -> bool {
         self.identifiers.binary_search_by_key(&one, |bytes| u64::from_le_bytes(*bytes)).is_ok()
     }
+}
+
+/// A stored card with a number, in place of the one that it may have.
+///
+/// # Errors
+/// If the bytes are not a card.
+pub(in super::super) fn numbered(bytes: &[u8], number: &[u8; NUMBER_BYTES]) -> Result<Vec<u8>, CodecError> {
+    let had_number = CardView::parse(bytes)?.number.is_some();
+    let end = bytes.len() - if had_number { NUMBER_BYTES } else { 0 };
+    let mut out = bytes.get(..end).unwrap_or_default().to_vec();
+    if let Some(version) = out.first_mut() {
+        *version = VERSION_NUMBERED;
+    }
+    out.extend_from_slice(number);
+    Ok(out)
 }
 
 fn insert_bounded<T: Ord>(set: &mut BTreeSet<T>, one: T) {
@@ -197,6 +244,16 @@ mod tests {
             assert!(CardView::parse(&bytes[..end]).is_err(), "{end}");
         }
         assert!(CardView::parse(&[bytes.clone(), vec![0]].concat()).is_err());
-        assert!(CardView::parse(&[&[2], &bytes[1..]].concat()).is_err());
+        assert!(CardView::parse(&[&[3], &bytes[1..]].concat()).is_err());
+        // With a number: another version, and the number at the end.
+        let numbered = Card { number: Some([9; 24]), ..card }.bytes();
+        assert_eq!(numbered, [&[2], &bytes[1..], &[9; 24]].concat());
+        assert_eq!(CardView::parse(&numbered).unwrap().number, Some([9; 24]));
+        assert_eq!(read.number, None);
+        assert_eq!(super::numbered(&bytes, &[9; 24]).unwrap(), numbered);
+        assert_eq!(super::numbered(&numbered, &[9; 24]).unwrap(), numbered);
+        for end in 0..numbered.len() {
+            assert!(CardView::parse(&numbered[..end]).is_err(), "{end}");
+        }
     }
 }

@@ -9,12 +9,14 @@
 //! Invariant: the same texts give the same scores on every machine. Hashes are BLAKE3, weights are integers,
 //! and sums do not depend on order.
 
+mod bulk;
 mod card;
 mod question;
 mod terms;
 mod vocabulary;
 
-pub(super) use card::{Card, CardView as CardRead, tier_number};
+pub(super) use bulk::{BulkScores, QuestionLists};
+pub(super) use card::{Card, CardView as CardRead, numbered, tier_number};
 pub(super) use question::{QuestionTerms, TermRarity};
 
 use super::embedder::Embedder;

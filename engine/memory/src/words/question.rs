@@ -22,42 +22,42 @@ const TERMS_MAX: usize = 256;
 /// Maximum number of identifiers of a question.
 const IDENTIFIERS_MAX: usize = 64;
 /// Credit of a word in thousandths, by where the entry holds it.
-const CREDIT_MAIN: u64 = 1000;
-const CREDIT_ELSEWHERE: u64 = 700;
-const CREDIT_SIMILAR: u64 = 600;
+pub(super) const CREDIT_MAIN: u64 = 1000;
+pub(super) const CREDIT_ELSEWHERE: u64 = 700;
+pub(super) const CREDIT_SIMILAR: u64 = 600;
 /// Credit of a word whose kind (`vocabulary`) the entry holds, in thousandths.
-const CREDIT_SAME_KIND: u64 = 900;
+pub(super) const CREDIT_SAME_KIND: u64 = 900;
 /// Least share, in thousandths, of the words of a question that an answer must hold: beside identifiers or
 /// names that it also holds, and otherwise.
-const SHARE_BESIDE_NAMES: u64 = 340;
-const SHARE_ALONE: u64 = 500;
+pub(super) const SHARE_BESIDE_NAMES: u64 = 340;
+pub(super) const SHARE_ALONE: u64 = 500;
 /// Divides the weight of a common word.
-const COMMON_DIVISOR: u64 = 10;
+pub(super) const COMMON_DIVISOR: u64 = 10;
 /// Divides the weight of a frequent word when an answer is looked for.
-const FREQUENT_DIVISOR: u64 = 2;
+pub(super) const FREQUENT_DIVISOR: u64 = 2;
 /// Fractional bits of a weight.
 const FRACTION_BITS: u32 = 16;
 
 /// A question's words and identifiers, hashed.
 #[derive(Debug, Default)]
 pub(in super::super) struct QuestionTerms {
-    terms: Vec<QuestionTerm>,
-    identifiers: Vec<u64>,
+    pub(super) terms: Vec<QuestionTerm>,
+    pub(in super::super) identifiers: Vec<u64>,
 }
 
 #[derive(Debug)]
-struct QuestionTerm {
-    word: u32,
-    is_common: bool,
-    role: TermRole,
+pub(super) struct QuestionTerm {
+    pub(super) word: u32,
+    pub(super) is_common: bool,
+    pub(super) role: TermRole,
     /// Other words of its kind.
-    kind: Vec<u32>,
-    grams: Vec<u16>,
+    pub(super) kind: Vec<u32>,
+    pub(super) grams: Vec<u16>,
 }
 
 /// What a word of a question says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TermRole {
+pub(super) enum TermRole {
     /// Nothing about the subject, or a part of an identifier, which is checked by itself.
     Empty,
     /// A frequent English word.
@@ -121,8 +121,8 @@ impl QuestionTerms {
 /// Number of entries, and how many of them hold each word of a question.
 #[derive(Debug)]
 pub(in super::super) struct TermRarity {
-    all: u64,
-    holding: Vec<u64>,
+    pub(super) all: u64,
+    pub(super) holding: Vec<u64>,
 }
 
 impl TermRarity {
@@ -155,8 +155,7 @@ impl TermRarity {
                     names += 1;
                     continue;
                 }
-                TermRole::Frequent => weight(self.all, *holding) / FREQUENT_DIVISOR,
-                TermRole::Content | TermRole::Name => weight(self.all, *holding),
+                _ => self.answer_weight(term, *holding),
             };
             words += 1;
             matched += u64::from(credit > 0);
@@ -164,13 +163,19 @@ impl TermRarity {
             there += weight * credit;
         }
         let is_named = names > 0 || !asked.identifiers.is_empty();
-        let share = if is_named { SHARE_BESIDE_NAMES } else { SHARE_ALONE };
-        // One word of several is a coincidence, unless something is named.
-        let is_chance = !is_named && matched < 2 && words > matched;
-        match words {
-            0 => is_named,
-            _ => !is_chance && matched > 0 && there * 1000 >= all * share,
-        }
+        is_answer(is_named, (words, matched), (there, all))
+    }
+
+    /// The weight of a word when an answer is looked for.
+    pub(super) fn answer_weight(&self, term: &QuestionTerm, holding: u64) -> u64 {
+        let weight = weight(self.all, holding);
+        if term.role == TermRole::Frequent { weight / FREQUENT_DIVISOR } else { weight }
+    }
+
+    /// The weight of a word in a score.
+    pub(super) fn score_weight(&self, term: &QuestionTerm, holding: u64) -> u64 {
+        let weight = weight(self.all, holding);
+        if term.is_common { weight / COMMON_DIVISOR } else { weight }
     }
 
     /// How much of a question an entry holds, from 0 to 1; `None` if it lacks an identifier of the question.
@@ -180,18 +185,29 @@ impl TermRarity {
         }
         let (mut there, mut all) = (0u64, 0u64);
         for (term, holding) in asked.terms.iter().zip(&self.holding) {
-            let weight = weight(self.all, *holding);
-            let weight = if term.is_common { weight / COMMON_DIVISOR } else { weight };
+            let weight = self.score_weight(term, *holding);
             all += weight * CREDIT_MAIN;
             there += weight * term_credit(term, card);
         }
-        if all == 0 {
-            return Some(0.0);
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "a score is rounded to 32 bits")]
-        let score = (there as f64 / all as f64) as f32;
-        Some(score)
+        Some(share(there, all))
     }
+}
+
+/// Whether so many of a question's counted words, and such a share of their weight, make an answer.
+pub(super) fn is_answer(is_named: bool, (words, matched): (u64, u64), (there, all): (u64, u64)) -> bool {
+    let share = if is_named { SHARE_BESIDE_NAMES } else { SHARE_ALONE };
+    // One word of several is a coincidence, unless something is named.
+    let is_chance = !is_named && matched < 2 && words > matched;
+    match words {
+        0 => is_named,
+        _ => !is_chance && matched > 0 && there * 1000 >= all * share,
+    }
+}
+
+/// The score of an entry that holds `there` of `all`.
+#[expect(clippy::cast_possible_truncation, reason = "a score is rounded to 32 bits")]
+pub(super) fn share(there: u64, all: u64) -> f32 {
+    if all == 0 { 0.0 } else { (there as f64 / all as f64) as f32 }
 }
 
 /// The hashes of words with a capital within a sentence.

@@ -12,3 +12,4 @@ mod recall;
 mod retrieval;
 mod support;
 mod training;
+mod word_index;

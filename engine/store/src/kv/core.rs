@@ -1,5 +1,6 @@
 //! An open store: a reader, a writer where it is open for writing, and the catalogue of its names.
 
+use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use crate::ids::{SegmentId, StoreId};
 use crate::io::{File, Io, ReadMode};
 use crate::kv::bodies::AnchorRebuild;
 use crate::kv::catalogue::Catalogue;
+use crate::kv::deferred::DeferredValues;
 use crate::kv::embeddings::EmbeddingIndex;
 use crate::kv::fence::Fence;
 use crate::kv::groups::GroupCache;
@@ -133,8 +135,11 @@ pub struct Core {
     pub catalogue: Catalogue,
     /// Prevents compaction from removing content that no record names yet.
     pub fence: Arc<Fence>,
-    /// Held by the layers above while they look at something and then write it.
-    pub memory_lock: Mutex<(), { rank::MEMORY_UPDATE }>,
+    /// Held by the layers above while they look at something and then write it. It guards what they share
+    /// while the store is open.
+    pub memory_lock: Mutex<Option<Box<dyn Any + Send>>, { rank::MEMORY_UPDATE }>,
+    /// Values that a later batch writes.
+    pub deferred: DeferredValues,
     /// The vector index, once the module `vector` has set it.
     pub embedding_index: OnceLock<Arc<dyn EmbeddingIndex>>,
     closed: AtomicBool,
@@ -287,7 +292,8 @@ impl Core {
             writer,
             catalogue,
             fence: Arc::default(),
-            memory_lock: Mutex::new(()),
+            memory_lock: Mutex::new(None),
+            deferred: DeferredValues::default(),
             embedding_index: OnceLock::new(),
             closed: AtomicBool::new(false),
         }

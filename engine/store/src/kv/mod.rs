@@ -6,6 +6,7 @@ pub mod cache;
 pub mod catalogue;
 pub mod content;
 pub mod core;
+pub mod deferred;
 pub mod embeddings;
 pub mod fence;
 pub mod groups;

@@ -1,0 +1,239 @@
+//! Recall by words through the index: reads the postings of a question's terms, and the cards of the tail.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use annals::kv::ScanRange;
+use annals::{Error, ErrorKind, Result};
+use annals_store::codec::CodecError;
+use annals_store::kv::View;
+use annals_store::log::segments::lock;
+use annals_store::sync::{Mutex, rank};
+
+use super::super::words::{BulkScores, CardRead, QuestionLists, QuestionTerms, TermRarity};
+use super::super::{Identity, Memory, MemoryQuery};
+use super::bitmap::{Bitmap, read_ordinals};
+use super::maintain::{missing_bucket, tail_range};
+use super::meta::{PartInfo, PartList};
+use super::part::{
+    TABLE_BLOCK, Table, Term, bucket_key, for_each_posting, identity_hash, read_table_block, table_key,
+};
+use super::{Partition, card_number, number_of_key, partition_of};
+
+/// Maximum number of cards and tables kept for the next recall.
+const CARDS_MAX: usize = 4096;
+const TABLES_MAX: usize = 64;
+
+/// Tables of parts and cards of tails that were read. Neither changes under its number.
+#[derive(Debug, Default)]
+pub(in super::super) struct IndexCache(Mutex<CachedIndex, { rank::CACHE }>);
+
+#[derive(Debug, Default)]
+struct CachedIndex {
+    tables: HashMap<(Partition, u32), Arc<Table>>,
+    cards: HashMap<(Partition, u64), Arc<Vec<u8>>>,
+}
+
+/// What a question found in an index.
+pub(in super::super) struct IndexFinding {
+    /// Scores, by the numbers of the entries' cards.
+    pub(in super::super) passed: Vec<(f32, u64)>,
+    /// Whether there is any living entry that the query covers, whatever it holds.
+    pub(in super::super) any: bool,
+}
+
+/// A part with the postings of a question.
+struct AskedPart {
+    table: Arc<Table>,
+    living: Bitmap,
+    lists: QuestionLists,
+}
+
+pub(super) fn damaged(error: &CodecError) -> Error {
+    Error::new(ErrorKind::Damaged, error.to_string())
+}
+
+/// Reads the table of a part.
+pub(super) fn read_table(
+    get: &mut dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>>,
+    partition: &Partition,
+    part: &PartInfo,
+) -> Result<Table> {
+    let mut rows = Vec::with_capacity(part.count as usize);
+    for block in 0..part.count.div_ceil(TABLE_BLOCK as u32) {
+        let bytes = get(&table_key(partition, part.id, block))?.ok_or_else(|| damaged(&missing_bucket()))?;
+        read_table_block(&bytes, &mut rows).map_err(|error| damaged(&error))?;
+    }
+    if rows.len() != part.count as usize || !rows.is_sorted_by(|a, b| a.number < b.number) {
+        return Err(damaged(&CodecError::Header(format!("the table of {part:?} has {} rows", rows.len()))));
+    }
+    Ok(Table::new(rows))
+}
+
+impl Memory {
+    /// Scores a question through the index. `None` if the tenant has none; `Damaged` if it cannot be read.
+    pub(in super::super) fn find_indexed(
+        &self,
+        view: &View,
+        identity: &Identity,
+        asked: &QuestionTerms,
+        wanted: &MemoryQuery<'_>,
+        tiers: &[u8],
+    ) -> Result<Option<IndexFinding>> {
+        let Some(spaces) = &self.postings else { return Ok(None) };
+        let partition = partition_of(&identity.tenant_prefix());
+        let Some(list) = view.get(&spaces.parts, &partition)? else { return Ok(None) };
+        let list = PartList::parse(&list).map_err(|error| damaged(&error))?;
+        let (now, own) = (self.now_ms(), format!("{}\0", identity.name()));
+        let removed = view.scan(&spaces.removed, ScanRange::prefix(&partition)).keys();
+        let removed: Vec<u64> =
+            removed.map(|key| Ok(number_of_key(&key?))).filter_map(Result::transpose).collect::<Result<_>>()?;
+        let mut parts = Vec::new();
+        for part in &list.parts {
+            parts.push(self.read_part(view, &partition, part, asked, &removed, now)?);
+        }
+        let tail = self.read_tail(view, &partition, list.tail_from)?;
+        let tail: Vec<(u64, &[u8], CardRead<'_>)> = tail
+            .iter()
+            .map(|(number, key, bytes)| {
+                let card = CardRead::parse(bytes).map_err(|error| damaged(&error))?;
+                Ok((*number, key.as_slice(), card))
+            })
+            .collect::<Result<_>>()?;
+        let mut rarity = TermRarity::new(asked);
+        parts.iter().for_each(|part| rarity.count_part(&part.lists));
+        let living = |card: &CardRead<'_>| !card.is_expired(now);
+        tail.iter().filter(|(.., card)| living(card)).for_each(|(.., card)| rarity.count_entry(asked, card));
+
+        let mut found = IndexFinding { passed: Vec::new(), any: false };
+        let own_hash = (!wanted.across_conversations).then(|| identity_hash(&identity.name()));
+        for part in &parts {
+            let mut among = part.living.clone();
+            let rows = || part.table.rows.iter().enumerate();
+            if let Some(own) = own_hash {
+                let mut owned = Bitmap::empty(part.table.rows.len());
+                rows().filter(|(_, row)| row.identity == own).for_each(|(at, _)| owned.insert(at));
+                among.keep_only(&owned);
+            }
+            found.any |= !among.is_empty();
+            if !tiers.is_empty() {
+                let mut tiered = Bitmap::empty(part.table.rows.len());
+                rows().filter(|(_, row)| tiers.contains(&row.tier)).for_each(|(at, _)| tiered.insert(at));
+                among.keep_only(&tiered);
+            }
+            let query = BulkScores { among: &among, min_score: wanted.min_score };
+            rarity.score_part(asked, &part.lists, &query, &mut |ordinal, score| {
+                found.passed.extend(part.table.rows.get(ordinal).map(|row| (score, row.number)));
+            });
+        }
+        for (number, key, card) in tail.iter().filter(|(.., card)| living(card)) {
+            if !wanted.across_conversations && !key.starts_with(own.as_bytes()) {
+                continue;
+            }
+            found.any = true;
+            if (tiers.is_empty() || tiers.contains(&card.tier))
+                && let Some(score) = rarity.score(asked, card)
+                && wanted.min_score.map_or_else(|| rarity.answers(asked, card), |least| score >= least)
+            {
+                found.passed.push((score, *number));
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// The key of the entry whose card has a number.
+    pub(in super::super) fn key_of_number(
+        &self,
+        view: &View,
+        identity: &Identity,
+        number: u64,
+    ) -> Result<Option<Vec<u8>>> {
+        let Some(spaces) = &self.postings else { return Ok(None) };
+        let partition = partition_of(&identity.tenant_prefix());
+        view.get(&spaces.numbers, &card_number(&partition, number))
+    }
+
+    /// The number of an entry's card in its tenant's index.
+    pub(in super::super) fn number_of_entry(&self, view: &View, key: &[u8]) -> Result<Option<u64>> {
+        let Some(bytes) = view.get(&self.words, key)? else { return Ok(None) };
+        let card = CardRead::parse(&bytes).map_err(|error| damaged(&error))?;
+        Ok(card.number.and_then(|number| number_of_key(&number)))
+    }
+
+    fn read_part(
+        &self,
+        view: &View,
+        partition: &Partition,
+        part: &PartInfo,
+        asked: &QuestionTerms,
+        removed: &[u64],
+        now_ms: i64,
+    ) -> Result<AskedPart> {
+        let spaces = self.postings.as_ref().ok_or_else(|| Error::bug("a memory without an index has a part"))?;
+        let cached = lock(&self.index_cache.0).tables.get(&(*partition, part.id)).cloned();
+        let table = match cached {
+            Some(table) => table,
+            None => {
+                let table = read_table(&mut |key| view.get(&spaces.postings, key), partition, part)?;
+                let table = Arc::new(table);
+                let mut cache = lock(&self.index_cache.0);
+                if cache.tables.len() >= TABLES_MAX {
+                    cache.tables.clear();
+                }
+                cache.tables.insert((*partition, part.id), table.clone());
+                table
+            }
+        };
+        let count = table.rows.len();
+        let living = table.living(removed, now_ms);
+        let mut by_bucket: BTreeMap<u32, BTreeSet<Term>> = BTreeMap::new();
+        asked.for_each_posting(&mut |term| {
+            by_bucket.entry(term.bucket(part.buckets)).or_default().insert(term);
+        });
+        let mut lists: HashMap<Term, Bitmap> = HashMap::new();
+        for (bucket, terms) in by_bucket {
+            let bytes = view.get(&spaces.postings, &bucket_key(partition, part.id, bucket))?;
+            let bytes = bytes.ok_or_else(|| damaged(&missing_bucket()))?;
+            let read = for_each_posting(&bytes, &mut |term, list| {
+                if terms.contains(&term) {
+                    lists.insert(term, read_ordinals(list, count)?);
+                }
+                Ok(())
+            });
+            read.map_err(|error| damaged(&error))?;
+        }
+        let lists = QuestionLists::new(asked, living.clone(), count, &|term| lists.get(&term));
+        Ok(AskedPart { table, living, lists })
+    }
+
+    /// Numbers, keys and cards of the tail.
+    fn read_tail(
+        &self,
+        view: &View,
+        partition: &Partition,
+        from: u64,
+    ) -> Result<Vec<(u64, Vec<u8>, Arc<Vec<u8>>)>> {
+        let spaces = self.postings.as_ref().ok_or_else(|| Error::bug("a memory without an index has a tail"))?;
+        let mut tail = Vec::new();
+        for found in view.scan(&spaces.numbers, tail_range(partition, from)) {
+            let (number, key) = found?;
+            let number = number_of_key(&number).ok_or_else(|| Error::bug("a number of a memory is too short"))?;
+            let cached = lock(&self.index_cache.0).cards.get(&(*partition, number)).cloned();
+            let card = match cached {
+                Some(card) => card,
+                None => {
+                    let Some(bytes) = view.get(&self.words, &key)? else { continue };
+                    let card = Arc::new(bytes);
+                    let mut cache = lock(&self.index_cache.0);
+                    if cache.cards.len() >= CARDS_MAX {
+                        cache.cards.clear();
+                    }
+                    cache.cards.insert((*partition, number), card.clone());
+                    card
+                }
+            };
+            tail.push((number, key, card));
+        }
+        Ok(tail)
+    }
+}

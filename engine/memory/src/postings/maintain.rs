@@ -1,0 +1,479 @@
+//! Keeping the index: numbers for new cards, parts of the tail's postings, merges, rebuilding.
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use annals::kv::ScanRange;
+use annals::{Durability, Error, ErrorKind, KvBatch, Result};
+use annals_store::codec::CodecError;
+use annals_store::ids::NamespaceId;
+use annals_store::sync::MutexGuard;
+
+use super::super::words::{Card, CardRead, numbered};
+use super::super::{Memory, PostingSpaces};
+use super::find::{damaged, read_table};
+use super::meta::{PartInfo, PartList};
+use super::part::{
+    self, ENTRIES_MAX, Postings, TABLE_BLOCK, TableRow, bucket_bytes, bucket_count, bucket_key,
+    collect_postings, for_each_term, identity_hash, part_prefix, table_block_bytes, table_key,
+};
+use super::{Partition, card_number, number_of_key, partition_of};
+
+/// The tail is made a part at this length.
+pub(in super::super) const TAIL_MAX: u64 = 512;
+/// A part is merged with the newer ones if it has less than this many times their entries.
+const MERGE_FACTOR: u64 = 2;
+/// Bytes of postings in one commit of a merge.
+const COMMIT_BYTES: usize = 1 << 20;
+/// Cards in one commit of a rebuild.
+const REBUILT_AT_ONCE: usize = 512;
+/// Keys of queued and unpublished batches that are remembered at most.
+const QUEUED_KEYS_MAX: usize = 4096;
+/// Assumed bytes of one posting of the tail.
+const POSTING_BYTES: usize = 6;
+/// A part is written again without its removed entries if they are more than this share of it.
+const REMOVED_SHARE: u64 = 4;
+
+/// What the memories of all namespaces of a store share while it is open.
+#[derive(Debug, Default)]
+struct SharedState {
+    partitions: HashMap<(NamespaceId, Partition), PartitionState>,
+    /// Keys of entries in batches that may not be published yet.
+    queued: HashSet<(NamespaceId, Vec<u8>)>,
+}
+
+#[derive(Debug, Clone)]
+struct PartitionState {
+    /// The next number.
+    next: u64,
+    tail_from: u64,
+    /// Cards added to the tail, and cards removed from parts, since the last look at the parts.
+    added: u64,
+    removed: u64,
+}
+
+/// The lock of every read-modify-write of a memory, and what it guards.
+pub(in super::super) struct Numbering<'a> {
+    guard: MutexGuard<'a, Option<Box<dyn Any + Send>>>,
+}
+
+impl<'a> Numbering<'a> {
+    pub(in super::super) fn new(guard: MutexGuard<'a, Option<Box<dyn Any + Send>>>) -> Self {
+        Self { guard }
+    }
+
+    fn state(&mut self) -> Result<&mut SharedState> {
+        self.guard
+            .get_or_insert_with(|| Box::new(SharedState::default()))
+            .downcast_mut()
+            .ok_or_else(|| Error::bug("the memory's shared state has another type"))
+    }
+}
+
+impl Memory {
+    /// Waits until every queued batch of entries can be read.
+    pub(in super::super) fn settle(&self, changing: &mut Numbering<'_>) -> Result<()> {
+        let state = changing.state()?;
+        if !state.queued.is_empty() {
+            let core = self.entries.core();
+            core.log()?.queue.barrier(core.index.visible())?;
+            state.queued.clear();
+        }
+        Ok(())
+    }
+
+    /// Makes ready for a batch that sets these keys and is not waited for under the lock: nothing queued sets the same keys.
+    pub(in super::super) fn note_queued(&self, changing: &mut Numbering<'_>, keys: &[Vec<u8>]) -> Result<()> {
+        let namespace = self.entries.namespace();
+        let queued = &changing.state()?.queued;
+        let again = keys.iter().any(|key| queued.contains(&(namespace, key.clone())));
+        if again || queued.len() + keys.len() > QUEUED_KEYS_MAX {
+            self.settle(changing)?;
+        }
+        changing.state()?.queued.extend(keys.iter().map(|key| (namespace, key.clone())));
+        Ok(())
+    }
+
+    /// Gives a new card its number, and takes the number of the card that it replaces away. If the index
+    /// cannot be kept, the card has no number and recalls read all cards.
+    pub(in super::super) fn number_card(
+        &self,
+        changing: &mut Numbering<'_>,
+        batch: &mut KvBatch,
+        key: &[u8],
+        card: &mut Card,
+    ) -> Result<()> {
+        let Some(spaces) = &self.postings else { return Ok(()) };
+        let tenant = tenant_of_key(key);
+        let partition = partition_of(&tenant);
+        match self.partition(changing, &tenant, &partition) {
+            Ok(true) => {}
+            Ok(false) => {
+                batch.put(&spaces.parts, &partition, PartList::default().bytes());
+            }
+            Err(error) if is_damage(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        self.remove_number(changing, batch, key)?;
+        let namespace = self.entries.namespace();
+        let Some(state) = changing.state()?.partitions.get_mut(&(namespace, partition)) else { return Ok(()) };
+        let number = card_number(&partition, state.next);
+        state.next += 1;
+        state.added += 1;
+        card.number = Some(number);
+        batch.put(&spaces.numbers, &number, key.to_vec());
+        Ok(())
+    }
+
+    /// Adds to a batch that a key's card no longer has its number.
+    pub(in super::super) fn remove_number(
+        &self,
+        changing: &mut Numbering<'_>,
+        batch: &mut KvBatch,
+        key: &[u8],
+    ) -> Result<()> {
+        let Some(spaces) = &self.postings else { return Ok(()) };
+        let Some(card) = self.words.get(key)? else { return Ok(()) };
+        let Ok(Some(number)) = CardRead::parse(&card).map(|card| card.number) else { return Ok(()) };
+        batch.delete(&spaces.numbers, &number);
+        batch.put(&spaces.removed, &number, Vec::new());
+        let partition = partition_of(&tenant_of_key(key));
+        if let Some(state) = changing.state()?.partitions.get_mut(&(self.entries.namespace(), partition)) {
+            state.removed += 1;
+        }
+        Ok(())
+    }
+
+    /// Loads the state of a partition. False if its list of parts has yet to be written.
+    fn partition(&self, changing: &mut Numbering<'_>, tenant: &str, partition: &Partition) -> Result<bool> {
+        let (namespace, Some(spaces)) = (self.entries.namespace(), &self.postings) else { return Ok(true) };
+        if changing.state()?.partitions.contains_key(&(namespace, *partition)) {
+            return Ok(true);
+        }
+        self.settle(changing)?;
+        let list = spaces.parts.get(partition)?.map(|bytes| PartList::parse(&bytes));
+        let is_new = list.is_none();
+        let list = match list {
+            Some(Ok(list)) => list,
+            Some(Err(_)) => self.rebuild(changing, spaces, tenant, partition)?,
+            None => match self.words.scan(ScanRange::prefix(tenant.as_bytes())).keys().next() {
+                // The store is older than the index.
+                Some(_) => self.rebuild(changing, spaces, tenant, partition)?,
+                None => PartList::default(),
+            },
+        };
+        let last = |keyspace: &annals::Keyspace| -> Result<u64> {
+            let last = keyspace.scan(ScanRange::prefix(partition).reverse()).keys().next().transpose()?;
+            Ok(last.and_then(|key| number_of_key(&key)).map_or(0, |number| number + 1))
+        };
+        let next = list.tail_from.max(last(&spaces.numbers)?).max(last(&spaces.removed)?);
+        let state = PartitionState { next, tail_from: list.tail_from, added: next - list.tail_from, removed: 0 };
+        let has_list = !is_new || spaces.parts.get(partition)?.is_some();
+        changing.state()?.partitions.insert((namespace, *partition), state);
+        Ok(has_list)
+    }
+
+    /// Numbers all cards of a tenant anew. Their parts are gone; the cards are the tail.
+    fn rebuild(
+        &self,
+        changing: &mut Numbering<'_>,
+        spaces: &PostingSpaces,
+        tenant: &str,
+        partition: &Partition,
+    ) -> Result<PartList> {
+        changing.state()?.partitions.remove(&(self.entries.namespace(), *partition));
+        // A part's number is never used again: recalls keep tables by it.
+        let last_part = spaces.postings.scan(ScanRange::prefix(partition).reverse()).keys().next().transpose()?;
+        let last_part = last_part.and_then(|key| key.get(16..20)?.try_into().ok().map(u32::from_be_bytes));
+        let mut batch = self.space.batch();
+        batch.delete(&spaces.parts, partition);
+        self.commit_index(batch)?;
+        for keyspace in [&spaces.numbers, &spaces.removed, &spaces.postings] {
+            self.delete_all(keyspace, partition)?;
+        }
+        let (mut batch, mut number) = (self.space.batch(), 0u64);
+        for found in self.words.scan(ScanRange::prefix(tenant.as_bytes())) {
+            let (key, bytes) = found?;
+            let card = card_number(partition, number);
+            let bytes = numbered(&bytes, &card).map_err(|error| damaged(&error))?;
+            batch.put(&self.words, &key, bytes);
+            batch.put(&spaces.numbers, &card, key);
+            number += 1;
+            if number.is_multiple_of(REBUILT_AT_ONCE as u64) {
+                self.commit_index(std::mem::replace(&mut batch, self.space.batch()))?;
+            }
+        }
+        let list = PartList { tail_from: 0, next_id: last_part.map_or(0, |id| id.saturating_add(1)), parts: Vec::new() };
+        // The list comes last: after a crash before it, the next write begins again.
+        batch.put(&spaces.parts, partition, list.bytes());
+        self.commit_index(batch)?;
+        Ok(list)
+    }
+
+    /// Forgets a damaged index: the next write of its tenant rebuilds it.
+    pub(in super::super) fn discard_index(&self, tenant: &str) -> Result<()> {
+        let (Some(spaces), true) = (&self.postings, self.entries.core().is_writer()) else { return Ok(()) };
+        let partition = partition_of(tenant);
+        let mut changing = self.lock_changes()?;
+        changing.state()?.partitions.remove(&(self.entries.namespace(), partition));
+        let mut batch = self.space.batch();
+        batch.delete(&spaces.parts, &partition);
+        self.commit_index(batch)
+    }
+
+    /// Makes parts of the tail if it is long, after a batch of entries of this key's tenant is committed. An
+    /// index that cannot be read is left to the next recall and the next write: the entry is stored.
+    pub(in super::super) fn tend_index(&self, key: &[u8]) -> Result<()> {
+        let Some(spaces) = &self.postings else { return Ok(()) };
+        let (namespace, tenant) = (self.entries.namespace(), tenant_of_key(key));
+        let partition = partition_of(&tenant);
+        let mut changing = self.lock_unsettled();
+        let is_due = |changing: &mut Numbering<'_>| -> Result<bool> {
+            let state = changing.state()?.partitions.get(&(namespace, partition));
+            Ok(state.is_some_and(|state| state.added >= self.tail_max || state.removed >= self.tail_max))
+        };
+        if !is_due(&mut changing)? {
+            return Ok(());
+        }
+        self.settle(&mut changing)?;
+        match self.write_parts(&mut changing, spaces, &partition) {
+            Err(error) if is_damage(&error) => {
+                drop(changing);
+                self.discard_index(&tenant)
+            }
+            written => written,
+        }
+    }
+
+    fn write_parts(&self, changing: &mut Numbering<'_>, spaces: &PostingSpaces, partition: &Partition) -> Result<()> {
+        let namespace = self.entries.namespace();
+        loop {
+            let bytes = spaces.parts.get(partition)?.ok_or_else(|| Error::bug("the list of parts is missing"))?;
+            let mut list = PartList::parse(&bytes).map_err(|error| damaged(&error))?;
+            let tail = self.tail(spaces, partition, &list)?;
+            let (tail_len, tail_from) = (tail.len() as u64, list.tail_from);
+            if tail_len >= self.tail_max {
+                let mut merged = tail.len();
+                let mut first = list.parts.len();
+                while let Some(part) = first.checked_sub(1).and_then(|at| list.parts.get(at)) {
+                    let count = part.count as usize;
+                    if u64::from(part.count) >= MERGE_FACTOR * merged as u64 || merged + count > ENTRIES_MAX {
+                        break;
+                    }
+                    (merged, first) = (merged + count, first - 1);
+                }
+                let old = list.parts.split_off(first);
+                self.write_part(spaces, partition, &mut list, first, &old, &tail)?;
+            } else if !self.drop_removed(spaces, partition, &mut list)? {
+                break;
+            }
+            if let Some(state) = changing.state()?.partitions.get_mut(&(namespace, *partition)) {
+                state.tail_from = list.tail_from.max(tail_from);
+            }
+        }
+        let bytes = spaces.parts.get(partition)?.unwrap_or_default();
+        let tail_from = PartList::parse(&bytes).map_err(|error| damaged(&error))?.tail_from;
+        if let Some(state) = changing.state()?.partitions.get_mut(&(namespace, *partition)) {
+            (state.added, state.removed, state.tail_from) = (state.next - tail_from, 0, tail_from);
+            // Numbers of the tail whose cards are gone are not worth a look at each write.
+            state.added = state.added.min(self.tail_max / 2);
+        }
+        Ok(())
+    }
+
+    /// The oldest cards of the tail, at most as many as a part has.
+    fn tail(&self, spaces: &PostingSpaces, partition: &Partition, list: &PartList) -> Result<Vec<TailCard>> {
+        let mut cards = Vec::new();
+        for found in spaces.numbers.scan(tail_range(partition, list.tail_from)).take(ENTRIES_MAX) {
+            let (number, key) = found?;
+            let number = number_of_key(&number).ok_or_else(|| Error::bug("a number of a memory is too short"))?;
+            if let Some(bytes) = self.words.get(&key)? {
+                cards.push(TailCard { number, key, bytes });
+            }
+        }
+        Ok(cards)
+    }
+
+    /// Writes a part without its removed entries if there are many. False if there is none.
+    fn drop_removed(&self, spaces: &PostingSpaces, partition: &Partition, list: &mut PartList) -> Result<bool> {
+        let removed = removed_numbers(spaces, partition)?;
+        for at in 0..list.parts.len() {
+            let Some(part) = list.parts.get(at).cloned() else { break };
+            let table = read_table(&mut |key| spaces.postings.get(key), partition, &part)?;
+            let gone = removed.iter().filter(|number| table.ordinal_of(**number).is_some()).count() as u64;
+            if gone * REMOVED_SHARE > u64::from(part.count) {
+                let old = list.parts.remove(at);
+                self.write_part(spaces, partition, list, at, &[old], &[])?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Writes one part of some old ones and of cards of the tail, in place of the old ones.
+    fn write_part(
+        &self,
+        spaces: &PostingSpaces,
+        partition: &Partition,
+        list: &mut PartList,
+        at: usize,
+        old: &[PartInfo],
+        tail: &[TailCard],
+    ) -> Result<()> {
+        let removed = removed_numbers(spaces, partition)?;
+        let mut rows: Vec<TableRow> = Vec::new();
+        // The new ordinals of each old part's entries.
+        let mut moved: Vec<Vec<Option<u16>>> = Vec::new();
+        // The numbers that stand in the old parts and in the cards of the tail, or stood there.
+        let mut range: Option<(u64, u64)> = (old.is_empty() && !tail.is_empty()).then_some((list.tail_from, 0));
+        for part in old {
+            let table = read_table(&mut |key| spaces.postings.get(key), partition, part)?;
+            let living = table.living(&removed, i64::MIN);
+            let mut ordinals = Vec::with_capacity(table.rows.len());
+            for (ordinal, row) in table.rows.iter().enumerate() {
+                range = Some((range.map_or(row.number, |(first, _)| first), row.number));
+                let lives = living.contains(ordinal);
+                ordinals.push(lives.then(|| u16::try_from(rows.len()).unwrap_or(u16::MAX)));
+                if lives {
+                    rows.push(*row);
+                }
+            }
+            moved.push(ordinals);
+        }
+        let buckets_of_old = old.iter().map(|part| part.buckets).min();
+        let old_bytes: u64 = old.iter().map(|part| part.bytes).sum();
+        let mut fresh: BTreeMap<part::Term, Vec<u16>> = Postings::new();
+        let mut tail_bytes = 0;
+        for card in tail {
+            let read = CardRead::parse(&card.bytes).map_err(|error| damaged(&error))?;
+            let ordinal = u16::try_from(rows.len()).unwrap_or(u16::MAX);
+            rows.push(TableRow {
+                number: card.number,
+                identity: identity_hash(&super::super::operations::identity_of_key(&card.key)),
+                tier: read.tier,
+                ttl_ms: read.ttl_ms,
+            });
+            range = Some((range.map_or(card.number, |(first, _)| first), card.number));
+            for_each_term(&read, &mut |term| {
+                tail_bytes += POSTING_BYTES;
+                fresh.entry(term).or_default().push(ordinal);
+            });
+        }
+        let count = rows.len();
+        let expected = usize::try_from(old_bytes).unwrap_or(usize::MAX).saturating_add(tail_bytes);
+        let buckets = bucket_count(expected);
+        let ranges = buckets_of_old.map_or(1, |old| old.min(buckets));
+        let mut by_range: Vec<Postings> = (0..ranges).map(|_| Postings::new()).collect();
+        for (term, ordinals) in fresh {
+            if let Some(postings) = by_range.get_mut(term.bucket(ranges) as usize) {
+                postings.insert(term, ordinals);
+            }
+        }
+        let id = list.next_id;
+        list.next_id = id.checked_add(1).ok_or_else(|| Error::bug("the numbers of parts are used up"))?;
+        let (mut batch, mut in_batch, mut bytes_written) = (self.space.batch(), 0, 0u64);
+        for (number, fresh) in (0u32..).zip(by_range) {
+            let mut postings = Postings::new();
+            for (part, ordinals) in old.iter().zip(&moved) {
+                let each = part.buckets / ranges;
+                for bucket in number * each..(number + 1) * each {
+                    let bytes = spaces.postings.get(&bucket_key(partition, part.id, bucket))?;
+                    let bytes = bytes.ok_or_else(|| damaged(&missing_bucket()))?;
+                    collect_postings(&bytes, ordinals, &mut postings).map_err(|error| damaged(&error))?;
+                }
+            }
+            for (term, ordinals) in fresh {
+                postings.entry(term).or_default().extend(ordinals);
+            }
+            let mut by_bucket: BTreeMap<u32, Vec<(&part::Term, &Vec<u16>)>> = BTreeMap::new();
+            for (term, ordinals) in &postings {
+                by_bucket.entry(term.bucket(buckets)).or_default().push((term, ordinals));
+            }
+            let each = buckets / ranges;
+            for bucket in number * each..(number + 1) * each {
+                let terms = by_bucket.remove(&bucket).unwrap_or_default();
+                let bytes = bucket_bytes(terms.into_iter(), count);
+                in_batch += bytes.len() + 64;
+                bytes_written += bytes.len() as u64;
+                batch.put(&spaces.postings, &bucket_key(partition, id, bucket), bytes);
+                if in_batch > COMMIT_BYTES {
+                    in_batch = 0;
+                    self.commit_index(std::mem::replace(&mut batch, self.space.batch()))?;
+                }
+            }
+        }
+        for (block, rows) in (0u32..).zip(rows.chunks(TABLE_BLOCK)) {
+            batch.put(&spaces.postings, &table_key(partition, id, block), table_block_bytes(rows));
+        }
+        if let Some(last) = tail.last() {
+            list.tail_from = last.number + 1;
+        }
+        if count > 0 {
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            list.parts.insert(at, PartInfo { id, count, buckets, bytes: bytes_written });
+        } else {
+            self.delete_all(&spaces.postings, &part_prefix(partition, id))?;
+            batch = self.space.batch();
+        }
+        batch.put(&spaces.parts, partition, list.bytes());
+        for number in removed {
+            // Also of cards that were deleted before they came into a part.
+            if range.is_some_and(|(first, last)| (first..=last).contains(&number)) {
+                batch.delete(&spaces.removed, &card_number(partition, number));
+            }
+        }
+        self.commit_index(batch)?;
+        old.iter().try_for_each(|part| self.delete_all(&spaces.postings, &part_prefix(partition, part.id)))
+    }
+
+    fn delete_all(&self, keyspace: &annals::Keyspace, prefix: &[u8]) -> Result<()> {
+        let mut batch = self.space.batch();
+        let mut count = 0usize;
+        for key in keyspace.scan(ScanRange::prefix(prefix)).keys() {
+            batch.delete(keyspace, &key?);
+            count += 1;
+        }
+        if count == 0 { Ok(()) } else { self.commit_index(batch) }
+    }
+
+    /// Commits what the index alone needs: it can be made again, so it need not be on disk at once.
+    fn commit_index(&self, batch: KvBatch) -> Result<()> {
+        batch.submit_with(Durability::Process)?.wait().map(drop)
+    }
+}
+
+/// A card of the tail.
+struct TailCard {
+    number: u64,
+    key: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+pub(super) fn missing_bucket() -> CodecError {
+    CodecError::Header("a bucket of postings of memories is missing".to_owned())
+}
+
+/// The keys of the tail's numbers.
+pub(super) fn tail_range(partition: &Partition, from: u64) -> ScanRange {
+    let last = card_number(partition, u64::MAX);
+    ScanRange::between(
+        std::ops::Bound::Included(&card_number(partition, from)),
+        std::ops::Bound::Included(&last),
+    )
+}
+
+fn removed_numbers(spaces: &PostingSpaces, partition: &Partition) -> Result<Vec<u64>> {
+    let keys = spaces.removed.scan(ScanRange::prefix(partition)).keys();
+    keys.map(|key| Ok(number_of_key(&key?))).filter_map(Result::transpose).collect()
+}
+
+/// Whether an error is about the index itself, which can be made again.
+pub(in super::super) fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Bug)
+}
+
+/// The prefix of a tenant's keys, from one of them.
+fn tenant_of_key(key: &[u8]) -> String {
+    let end = key.iter().position(|byte| *byte == b'/').map_or(key.len(), |at| at + 1);
+    String::from_utf8_lossy(key.get(..end).unwrap_or_default()).into_owned()
+}
