@@ -2,10 +2,10 @@
 
 use std::any::Any;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{SegmentId, StoreId};
+use crate::ids::{NamespaceId, SegmentId, StoreId};
 use crate::io::{File, Io, ReadMode};
 use crate::kv::bodies::AnchorRebuild;
 use crate::kv::catalogue::Catalogue;
@@ -126,6 +126,15 @@ impl OpeningReport {
     }
 }
 
+/// What a layer above keeps in memory of a namespace. The layer owns it; the core only finds it.
+#[derive(Debug)]
+pub struct LayerState {
+    pub namespace: NamespaceId,
+    /// The layer's name.
+    pub layer: &'static str,
+    pub state: Weak<dyn Any + Send + Sync>,
+}
+
 /// See the module. What only reads takes the reader, which a core can stand for.
 #[derive(Debug)]
 pub struct Core {
@@ -140,6 +149,8 @@ pub struct Core {
     pub memory_lock: Mutex<Option<Box<dyn Any + Send>>, { rank::MEMORY_UPDATE }>,
     /// Values that a later batch writes.
     pub deferred: DeferredValues,
+    /// What a layer above keeps in memory of a namespace, so that all handles of the layer share it.
+    pub layer_states: Mutex<Vec<LayerState>, { rank::LAYER_STATES }>,
     /// The vector index, once the module `vector` has set it.
     pub embedding_index: OnceLock<Arc<dyn EmbeddingIndex>>,
     closed: AtomicBool,
@@ -294,6 +305,7 @@ impl Core {
             fence: Arc::default(),
             memory_lock: Mutex::new(None),
             deferred: DeferredValues::default(),
+            layer_states: Mutex::new(Vec::new()),
             embedding_index: OnceLock::new(),
             closed: AtomicBool::new(false),
         }
