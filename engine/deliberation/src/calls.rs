@@ -249,7 +249,11 @@ impl Deliberation {
                 number: 0,
             };
             state.trackers(&self.trackers)?.capture(&key, input, &self.trackers, &mut batch);
-            let queued = batch.submit_inline(Durability::Process);
+            // The caller asked for nothing to be stored: its input outlives the process, and is on disk with the
+            // decision. A thought is stored because the caller says so.
+            let durability =
+                if captured.kind == InputKind::Reasoning { self.durability() } else { Durability::Process };
+            let queued = batch.submit_inline(durability);
             if queued.is_err() {
                 state.trackers = None;
             }

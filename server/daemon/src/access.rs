@@ -110,6 +110,11 @@ impl TokenRegistry {
         self.revocations.load(Ordering::Acquire)
     }
 
+    /// Whether there is a token of this name.
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+
     /// All tokens, ordered by name.
     pub(super) fn all(&self) -> Vec<AccessToken> {
         self.tokens.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()

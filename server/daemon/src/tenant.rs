@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annals::{Namespace, RunReader, RunUid, Status};
+use annals_deliberation::Deliberation;
 use annals_diagnostics::Diagnostics;
 use annals_memory::Memory;
 use tokio::sync::Notify;
@@ -40,6 +41,8 @@ pub(super) struct Tenant {
     memory: Mutex<Option<Memory>>,
     /// The sessions' diagnostics, opened at first use.
     diagnostics: Mutex<Option<Diagnostics>>,
+    /// The decisions of agents, opened at first use.
+    deliberation: Mutex<Option<Deliberation>>,
     /// The embedder for entries without a vector, created at first use.
     embedder: Mutex<Option<Arc<ConfiguredEmbedder>>>,
     /// Since when it is unused, on the monotonic clock; `None` while it is used.
@@ -66,7 +69,7 @@ impl Tenant {
     ) -> Self {
         let name = name.to_owned();
         let ingest = TraceIngest::new(space.clone());
-        let (streams, added, proxy_begins, memory, diagnostics, embedder, unused_since_ns) =
+        let (streams, added, proxy_begins, memory, diagnostics, deliberation, embedder, unused_since_ns) =
             Default::default();
         Self {
             name,
@@ -80,6 +83,7 @@ impl Tenant {
             behind,
             memory,
             diagnostics,
+            deliberation,
             embedder,
             unused_since_ns,
         }
@@ -139,6 +143,18 @@ impl Tenant {
             *diagnostics = Diagnostics::find(&self.space)?.map(Diagnostics::with_disk_durability);
         }
         Ok(diagnostics.clone())
+    }
+
+    /// The decisions of agents. Their writes are durable.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn deliberation(&self) -> annals::Result<Deliberation> {
+        let mut deliberation = self.deliberation.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*deliberation {
+            Some(deliberation) => Ok(deliberation.clone()),
+            None => Ok(deliberation.insert(Deliberation::open(&self.space)?.with_disk_durability()).clone()),
+        }
     }
 
     /// The embedder for entries without a vector.

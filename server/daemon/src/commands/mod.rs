@@ -3,6 +3,7 @@
 mod blobs;
 mod connection;
 mod decimal;
+mod deliberation;
 mod diagnostics;
 mod frames;
 mod history;
@@ -22,6 +23,7 @@ mod tokens;
 mod transactions;
 
 pub(super) use blobs::{BLOBS, blob_reader, keep_blob};
+pub(super) use deliberation::command_of;
 
 use super::command_table::CommandHandler;
 
@@ -42,6 +44,7 @@ pub(super) const HANDLERS: &[&[(&str, CommandHandler)]] = &[
     history::HANDLERS,
     memory::HANDLERS,
     diagnostics::HANDLERS,
+    deliberation::HANDLERS,
     retention::HANDLERS,
     store::HANDLERS,
     tokens::HANDLERS,

@@ -14,6 +14,7 @@
 //! one.
 
 mod bodies;
+mod cstp;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod json;
@@ -155,6 +156,7 @@ impl HttpApi {
         let router = bodies::routes(router);
         let router = replays::routes(router);
         let router = traces::routes(router);
+        let router = cstp::routes(router);
         let router = monitoring::routes(router)
             .route("/openapi.json", get(describe_api))
             .fallback(async || HttpProblem::not_found("no such route: see /openapi.json"))

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+mod cstp;
+
 use super::HttpApi;
 use crate::access::Rights;
 use crate::perform::perform;

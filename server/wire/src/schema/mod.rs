@@ -7,6 +7,7 @@
 
 mod blobs;
 mod connection;
+mod deliberation;
 mod diagnostics;
 pub mod docs;
 mod frames;
@@ -132,6 +133,7 @@ const GROUPS: &[&[CommandSchema]] = &[
     blobs::COMMANDS,
     history::COMMANDS,
     memory::COMMANDS,
+    deliberation::COMMANDS,
     diagnostics::COMMANDS,
     retention::COMMANDS,
     store::COMMANDS,

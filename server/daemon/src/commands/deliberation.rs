@@ -1,0 +1,69 @@
+//! Decisions and deliberations: each command is a method of [`annals_deliberation`].
+
+use std::sync::Arc;
+
+use annals_deliberation::{Caller, Method};
+
+use super::memory::tenant_of_namespace;
+use super::parse::{syntax, word_is};
+use crate::command_table::CommandHandler;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult};
+use annals_wire::resp::Reply;
+
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
+    ("delib.record", |call| run(call, Method::RecordDecision)),
+    ("delib.query", |call| run(call, Method::QueryDecisions)),
+    ("delib.check", |call| run(call, Method::CheckGuardrails)),
+    ("delib.get", |call| run(call, Method::GetDecision)),
+    ("delib.reasons", |call| run(call, Method::GetReasonStats)),
+    ("delib.thought", |call| run(call, Method::RecordThought)),
+    ("delib.review", |call| run(call, Method::ReviewOutcome)),
+    ("delib.stats", |call| run(call, Method::GetDeliberationStats)),
+    ("delib.spikes", |call| run(call, Method::ExportSpikes)),
+    ("delib.guardrail", |call| run(call, Method::SetGuardrail)),
+    ("delib.guardrails", |call| run(call, Method::ListGuardrails)),
+    ("delib.unguard", |call| run(call, Method::DeleteGuardrail)),
+    ("delib.config", |call| run(call, Method::Configure)),
+    ("delib.tracked", |call| run(call, Method::DebugTracker)),
+];
+
+/// The command that runs a method.
+pub(crate) fn command_of(method: Method) -> &'static str {
+    match method {
+        Method::RecordDecision => "delib.record",
+        Method::QueryDecisions => "delib.query",
+        Method::CheckGuardrails => "delib.check",
+        Method::GetDecision => "delib.get",
+        Method::GetReasonStats => "delib.reasons",
+        Method::RecordThought => "delib.thought",
+        Method::ReviewOutcome => "delib.review",
+        Method::GetDeliberationStats => "delib.stats",
+        Method::ExportSpikes => "delib.spikes",
+        Method::SetGuardrail => "delib.guardrail",
+        Method::ListGuardrails => "delib.guardrails",
+        Method::DeleteGuardrail => "delib.unguard",
+        Method::Configure => "delib.config",
+        Method::DebugTracker => "delib.tracked",
+    }
+}
+
+fn run(call: &mut CommandCall<'_, '_>, method: Method) -> CommandResult {
+    let (params, options) = match call.rest(1) {
+        [first, rest @ ..] if !word_is(first, "NAMESPACE") => (first.as_slice(), rest),
+        options => (b"{}".as_slice(), options),
+    };
+    let namespace = match options {
+        [] => None,
+        [option, name] if word_is(option, "NAMESPACE") => {
+            Some(std::str::from_utf8(name).map_err(|_| "ERR a namespace is UTF-8")?)
+        }
+        _ => return Err(syntax()),
+    };
+    let params = std::str::from_utf8(params)
+        .map_err(|error| CommandRefusal(format!("ERR the parameters are not UTF-8: {error}")))?;
+    let tenant = tenant_of_namespace(call, namespace)?;
+    let token = call.session.grant.as_ref().map_or_else(|| Arc::from("owner"), |grant| grant.name.clone());
+    let is_other_token = |name: &str| call.daemon.access.has_name(name);
+    let caller = Caller { is_other_token: &is_other_token, ..Caller::new(&token) };
+    Ok(Reply::Json(tenant.deliberation()?.call(&caller, method, params)?.into()))
+}

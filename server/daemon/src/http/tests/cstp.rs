@@ -1,0 +1,111 @@
+//! Decisions over JSON-RPC, as the clients of CSTP call them.
+
+use serde_json::{Value, json};
+
+use super::{TestApi, token};
+use crate::access::Rights;
+
+impl TestApi {
+    /// The whole response to a call.
+    fn rpc(&self, method: &str, params: Value) -> Value {
+        let call = json!({ "jsonrpc": "2.0", "id": 7, "method": format!("cstp.{method}"), "params": params });
+        let answer = self.json(200, "POST /v1/cstp", call);
+        assert_eq!((&answer["jsonrpc"], &answer["id"]), (&json!("2.0"), &json!(7)), "{answer}");
+        answer
+    }
+
+    #[track_caller]
+    fn result(&self, method: &str, params: Value) -> Value {
+        let mut answer = self.rpc(method, params);
+        assert_eq!(answer["error"], Value::Null, "{answer}");
+        answer["result"].take()
+    }
+}
+
+fn decision() -> Value {
+    json!({ "decision": "Keep the ledger in Postgres", "confidence": 0.85, "category": "architecture",
+            "stakes": "high", "reasons": [{ "type": "analysis", "text": "transactions" }] })
+}
+
+/// S3.9, S3.18, S3.25, S3.27: three calls and a decision that says nothing of a deliberation.
+#[test]
+fn three_calls_become_inputs_of_the_next_decision() {
+    let api = TestApi::new();
+    let found = api.result("queryDecisions", json!({ "query": "where does the ledger live" }));
+    assert_eq!(found["decisions"], json!([]));
+    assert_eq!(api.result("checkGuardrails", json!({ "description": "choose a database" }))["allowed"], true);
+    api.result("getReasonStats", json!({}));
+    let recorded = api.result("recordDecision", decision());
+    assert_eq!(recorded["deliberation_auto"], true, "{recorded}");
+    assert_eq!(recorded["deliberation_inputs_count"], 3);
+    let read = api.result("getDecision", json!({ "id": recorded["id"] }));
+    let (inputs, steps) = (&read["deliberation"]["inputs"], &read["deliberation"]["steps"]);
+    let texts: Vec<&str> = inputs.as_array().unwrap().iter().map(|input| input["text"].as_str().unwrap()).collect();
+    assert_eq!(
+        texts,
+        [
+            "Queried 'where does the ledger live': 0 results (keyword)",
+            "Checked 'choose a database': allowed",
+            "Reviewed reason stats: 0 types, 0 decisions",
+        ]
+    );
+    let types: Vec<&str> = steps.as_array().unwrap().iter().map(|step| step["type"].as_str().unwrap()).collect();
+    assert_eq!(types, ["analysis", "constraint", "empirical"]);
+    for (at, step) in steps.as_array().unwrap().iter().enumerate() {
+        assert_eq!(step["step"], at + 1);
+        assert_eq!(step["thought"], inputs[at]["text"]);
+        assert_eq!(step["inputs_used"], json!([inputs[at]["id"]]));
+    }
+    // S3.11, S3.15: a query returns it, with the deliberation only if that is asked for.
+    let query = |more: bool| {
+        let params = json!({ "query": "ledger postgres", "includeDeliberation": more });
+        api.result("queryDecisions", params)["decisions"][0].clone()
+    };
+    assert_eq!(query(false)["deliberation"], Value::Null);
+    assert_eq!(query(true)["deliberation"]["inputs"], *inputs);
+    assert_eq!(query(true)["summary"], "Keep the ledger in Postgres");
+    assert_eq!(query(true)["category"], "architecture");
+}
+
+#[test]
+fn batches_notifications_and_errors_follow_json_rpc() {
+    let api = TestApi::new();
+    let call = |id: Value, method: &str, params: Value| {
+        json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
+    };
+    let thought = json!({ "jsonrpc": "2.0", "method": "cstp.recordThought", "params": { "text": "cheap first" } });
+    let batch = json!([
+        call(json!("a"), "cstp.queryDecisions", json!({ "query": "x" })),
+        thought,
+        call(json!(2), "cstp.recordDecision", decision()),
+        call(json!(null), "cstp.nothing", json!({})),
+        1,
+    ]);
+    let answers = api.json(200, "POST /v1/cstp", batch);
+    let answers = answers.as_array().unwrap();
+    assert_eq!(answers.len(), 4, "{answers:?}");
+    assert_eq!((&answers[0]["id"], &answers[1]["id"]), (&json!("a"), &json!(2)));
+    assert_eq!(answers[1]["result"]["deliberation_inputs_count"], 2, "the notification counts");
+    assert_eq!(answers[2]["error"]["code"], -32601);
+    assert!(answers[2]["error"]["message"].as_str().unwrap().contains("cstp.recordDecision"));
+    assert_eq!((&answers[3]["error"]["code"], &answers[3]["id"]), (&json!(-32600), &Value::Null));
+    assert_eq!(api.ask("POST /v1/cstp", thought.clone()).status, 204);
+    assert_eq!(api.ask("POST /v1/cstp", json!([thought])).status, 204);
+    let code = |body: &[u8]| {
+        let answer = api.ask_with("POST /v1/cstp", "", body);
+        assert_eq!(answer.status, 200);
+        serde_json::from_slice::<Value>(&answer.body).unwrap()["error"]["code"].clone()
+    };
+    assert_eq!(code(b"{"), -32700);
+    assert_eq!(code(b"[{]"), -32700);
+    assert_eq!(code(b"\xff"), -32700);
+    assert_eq!(code(b"[]"), -32600);
+    assert_eq!(code(b"{}"), -32600);
+    assert_eq!(code(br#"{"jsonrpc":"1.0","id":1,"method":"cstp.getDecision"}"#), -32600);
+    assert_eq!(code(br#"{"jsonrpc":"2.0","id":{},"method":"cstp.getDecision"}"#), -32600);
+    assert_eq!(code(br#"{"jsonrpc":"2.0","id":1,"method":"cstp.getDecision","params":[1]}"#), -32602);
+    assert_eq!(code(br#"{"jsonrpc":"2.0","id":1,"method":"cstp.getDecision","params":{"id":"00000000"}}"#), -32004);
+    let error = api.rpc("recordDecision", json!({ "decision": "x", "confidence": 1.5 }));
+    assert!(error["error"]["message"].as_str().unwrap().contains("not from 0 to 1"), "{error}");
+    assert_eq!(error["error"]["data"]["code"], "ERR");
+}
