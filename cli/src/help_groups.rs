@@ -9,7 +9,7 @@ use crate::args::Cli;
 use crate::table_fit;
 
 /// Headings and their verbs, in the order they are shown.
-const GROUPS: [(&str, &[&str]); 7] = [
+const GROUPS: [(&str, &[&str]); 8] = [
     ("Record and replay:", &["record", "attach", "replay", "import", "tape", "demo"]),
     ("Look:", &["runs", "show", "open", "suspect", "tail", "state"]),
     ("Compare and fork:", &["diff", "fork", "check"]),
@@ -28,6 +28,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "lessons",
         ],
     ),
+    ("Decisions:", &["decide", "decisions", "decision"]),
     ("Evidence:", &["verify", "ledger"]),
     (
         "Store upkeep:",

@@ -1,6 +1,7 @@
 //! The command line: every verb and option. Each module holds the options of one group of verbs; `shared`
 //! holds the options that several verbs flatten.
 
+mod deliberation;
 mod diagnostics;
 mod exchange;
 mod kv;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+pub(crate) use deliberation::{DecideArgs, DecisionArgs, DecisionsArgs, SpikeFormatArg};
 pub(crate) use diagnostics::{DiagnoseArgs, LessonsArgs};
 pub(crate) use exchange::{ExpandArg, ImportArgs, ImportFormat, TapeExportArgs, TapeImportArgs, TapeVerb};
 pub(crate) use kv::{DelArgs, GetArgs, PutArgs, ScanArgs};
@@ -134,6 +136,12 @@ pub(crate) enum Verb {
     DefineMemory(DefineMemoryArgs),
     /// Print the memory as JSON Lines for model training
     ExportTraining(ExportTrainingArgs),
+    /// Record a decision, with how it was reached
+    Decide(DecideArgs),
+    /// List or search recorded decisions, or print statistics of them
+    Decisions(DecisionsArgs),
+    /// Show a decision with its deliberation, or review its outcome
+    Decision(DecisionArgs),
     /// Record how a session of an agent ended: its failure category, and the weights of what it was given
     Diagnose(DiagnoseArgs),
     /// Show what sessions taught: misleading observations, failures by category, changes of weights

@@ -1,6 +1,7 @@
 //! The command line's only access to the engine: opens a store, and turns the engine's results and errors
 //! into what the verbs print. Apart from `verbs/token.rs`, no other file of this crate opens a store.
 
+mod deliberation;
 mod diagnostics;
 mod evidence;
 mod failures;

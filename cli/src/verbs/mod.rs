@@ -3,6 +3,7 @@
 mod attach;
 mod check;
 mod compact;
+mod deliberation;
 mod demo;
 mod diagnostics;
 mod diff;
@@ -69,6 +70,9 @@ pub(crate) fn run(cli: &Cli) -> CliResult<()> {
         Verb::Recall(args) => memory::recall(global, args, &mut out),
         Verb::DefineMemory(args) => memory::define(global, args, &mut out),
         Verb::ExportTraining(args) => memory::export_training(global, args, &mut out),
+        Verb::Decide(args) => deliberation::decide(global, args, &mut out),
+        Verb::Decisions(args) => deliberation::decisions(global, args, &mut out),
+        Verb::Decision(args) => deliberation::decision(global, args, &mut out),
         Verb::Diagnose(args) => diagnostics::diagnose(global, args, &mut out),
         Verb::Lessons(args) => diagnostics::lessons(global, args, &mut out),
         Verb::Stats => stats::run(global, &mut out),

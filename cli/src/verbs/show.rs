@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::deliberation;
 use super::network;
 use super::replay::FrameLine;
 use super::runs;
@@ -54,7 +55,8 @@ pub(super) fn run(global: &GlobalArgs, args: &ShowArgs, out: &mut CliOutput) -> 
             if args.input || args.output || args.metadata {
                 profiles::print_redaction_note(redactor.filter(|_| !out.json));
             }
-            show_frame(&run, &frame, args, out)
+            let decisions = deliberation::of_run(&door, &run, Some(seq), redactor)?;
+            show_frame(&run, &frame, &decisions, args, out)
         }
         None if args.input || args.output || args.new => Err(Failure::usage(
             "--input, --output and --new need a frame, but this names a run",
@@ -100,8 +102,10 @@ fn show_run(
     // A fingerprint would let a reader confirm guesses of redacted content.
     let run = &RunRow { fingerprint: run.fingerprint.clone().filter(|_| redactor.is_none()), ..run.clone() };
     let used = door.usage(&door.reader(&run.id)?);
+    let decisions = deliberation::of_run(door, &run.id, None, redactor)?;
     if out.json {
         let mut object = RunJson::new(runs::run_fields(run, Some(&used)), &metadata);
+        object.decisions = decisions;
         if let Some(redactor) = redactor {
             object.run.insert("redacted".to_owned(), json!(redactor.profile().name()));
         }
@@ -145,6 +149,7 @@ fn show_run(
     if let Some(fingerprint) = &run.fingerprint {
         out.line(format_args!("fingerprint {fingerprint}"))?;
     }
+    deliberation::print_of_run(&decisions, out)?;
     if !metadata.is_empty() {
         out.line(format_args!("metadata {}", preview(&metadata, 80)))?;
     }
@@ -199,14 +204,20 @@ pub(super) fn show_new(run: &str, before: u32, new: &RequestChanges, out: &mut C
     out.line(printable(new.to_string().trim_end()))
 }
 
-fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut CliOutput) -> CliResult<()> {
+fn show_frame(
+    run: &str,
+    frame: &FrameRow,
+    decisions: &[Box<RawValue>],
+    args: &ShowArgs,
+    out: &mut CliOutput,
+) -> CliResult<()> {
     let parts = [
         ("input", args.input, &frame.input),
         ("output", args.output, &frame.output),
         ("metadata", args.metadata, &frame.metadata),
     ];
     if out.json {
-        return out.object(&FrameLine::new(run, frame));
+        return out.object(&FrameJson { frame: FrameLine::new(run, frame), decisions });
     }
     if let Some((_, _, part)) = parts.iter().find(|(_, wanted, _)| *wanted) {
         return if args.raw { out.bytes(part) } else { out.value(part) };
@@ -230,6 +241,7 @@ fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut CliOutput)
         Some(name) => out.line(format_args!("redacted by profile {name}: not what was recorded"))?,
         None => out.line(format_args!("digest {}", frame.digest))?,
     }
+    deliberation::print_of_run(decisions, out)?;
     for (name, _, part) in parts.into_iter().filter(|(_, _, part)| !part.is_empty()) {
         out.line(format_args!("\n{name}, {}:", bytes(part.len() as u64)))?;
         let head = part.get(..part.len().min(SHOWN_MAX)).unwrap_or_default();
@@ -246,6 +258,15 @@ fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut CliOutput)
     Ok(())
 }
 
+/// A frame as JSON, with the decisions that were taken in it.
+#[derive(Serialize)]
+struct FrameJson<'a> {
+    #[serde(flatten)]
+    frame: FrameLine<'a>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    decisions: &'a [Box<RawValue>],
+}
+
 /// A run as JSON, with its metadata.
 #[derive(Serialize)]
 struct RunJson {
@@ -255,11 +276,13 @@ struct RunJson {
     metadata: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata_base64: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    decisions: Vec<Box<RawValue>>,
 }
 
 impl RunJson {
     fn new(run: Map<String, Value>, of_run: &[u8]) -> Self {
         let (metadata, metadata_base64) = metadata(of_run);
-        Self { run, metadata, metadata_base64 }
+        Self { run, metadata, metadata_base64, decisions: Vec::new() }
     }
 }

@@ -5,6 +5,7 @@ mod agent_doctor;
 mod base_addresses;
 mod commands;
 mod damage;
+mod decisions;
 mod demo;
 mod diagnostics;
 mod disturbances;

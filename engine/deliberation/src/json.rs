@@ -35,7 +35,7 @@ impl<'a> RawObject<'a> {
             match token.kind {
                 JsonTokenKind::ObjectStart | JsonTokenKind::ArrayStart => {
                     if depth == 0 && token.kind == JsonTokenKind::ArrayStart {
-                        return Err(Error::invalid(format!("{place} is not a JSON object")));
+                        return Err(Error::invalid(format!("{place}: not a JSON object")));
                     }
                     if depth == 1 {
                         value_start = token.start;
@@ -48,7 +48,7 @@ impl<'a> RawObject<'a> {
                     continue;
                 }
                 JsonTokenKind::ObjectEnd | JsonTokenKind::ArrayEnd => depth -= 1,
-                _ if depth == 0 => return Err(Error::invalid(format!("{place} is not a JSON object"))),
+                _ if depth == 0 => return Err(Error::invalid(format!("{place}: not a JSON object"))),
                 _ if depth == 1 => value_start = token.start,
                 _ => {}
             }
@@ -170,7 +170,7 @@ fn malformed(place: &str, text: &str, error: JsonError) -> Error {
     let before = text.as_bytes().get(..at).unwrap_or_default();
     let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
     let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
-    Error::invalid(format!("{place} is not JSON: {what} at line {line} column {column}"))
+    Error::invalid(format!("{place}: not JSON: {what} at line {line} column {column}"))
 }
 
 /// Builds an object's text.
@@ -263,8 +263,8 @@ mod tests {
     #[test]
     fn malformed_objects_name_place_and_reason() {
         for (text, reason) in [
-            ("[1]", "it is not a JSON object"),
-            ("1", "it is not a JSON object"),
+            ("[1]", "it: not a JSON object"),
+            ("1", "it: not a JSON object"),
             ("{\"a\":1,\"a\":2}", "the member \"a\" twice"),
             ("{\"a\":\n}", "line 2 column"),
             ("{\"\\ud800\":1}", "surrogate"),

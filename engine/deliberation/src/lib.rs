@@ -31,8 +31,6 @@ mod search;
 mod settings;
 mod spikes;
 mod statistics;
-#[cfg(test)]
-mod tests;
 mod times;
 mod trace;
 mod tracker;

@@ -7,7 +7,7 @@
 //!
 //! The index follows from the keyspace `annals.decisions`. It is built when it is first needed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::decision::StoredDecision;
 use crate::times::parse_iso;
@@ -16,6 +16,8 @@ const K1: f32 = 1.2;
 const B: f32 = 0.75;
 const TITLE_WEIGHT: u16 = 3;
 const FUSION_K: f64 = 60.0;
+/// The source of captured thoughts.
+const THOUGHT: &str = "cstp:recordThought";
 /// Longer words are cut.
 const WORD_CHARS_MAX: usize = 64;
 
@@ -129,8 +131,18 @@ impl DecisionIndex {
             }
         }
         if let Some(trace) = &stored.deliberation {
-            trace.inputs.iter().for_each(|input| count(&input.text, 1));
-            trace.steps.iter().for_each(|step| count(&step.thought, 1));
+            // The text of a captured call repeats the words of a question. Counted, each decision would answer
+            // the questions that were asked before it.
+            let is_call = |source: &Option<String>| {
+                source.as_deref().is_some_and(|source| source.starts_with("cstp:") && source != THOUGHT)
+            };
+            let (calls, inputs): (Vec<_>, Vec<_>) =
+                trace.inputs.iter().partition(|input| is_call(&input.source));
+            let calls: HashSet<&str> = calls.iter().map(|input| input.text.as_str()).collect();
+            let said: HashSet<&str> = inputs.iter().map(|input| input.text.as_str()).collect();
+            inputs.iter().for_each(|input| count(&input.text, 1));
+            let thoughts = trace.steps.iter().map(|step| step.thought.as_str());
+            thoughts.filter(|text| !calls.contains(text) && !said.contains(text)).for_each(|text| count(text, 1));
         }
         for (word, times) in counts {
             self.postings.entry(word.into_boxed_str()).or_default().push((number, times));

@@ -64,6 +64,15 @@ fn run(call: &mut CommandCall<'_, '_>, method: Method) -> CommandResult {
     let tenant = tenant_of_namespace(call, namespace)?;
     let token = call.session.grant.as_ref().map_or_else(|| Arc::from("owner"), |grant| grant.name.clone());
     let is_other_token = |name: &str| call.daemon.access.has_name(name);
-    let caller = Caller { is_other_token: &is_other_token, ..Caller::new(&token) };
-    Ok(Reply::Json(tenant.deliberation()?.call(&caller, method, params)?.into()))
+    let redactor = call.daemon.redactor(call.session)?;
+    // A redacted reader may not record: its calls are no inputs.
+    let tracks = redactor.is_none();
+    let caller = Caller { is_other_token: &is_other_token, tracks, ..Caller::new(&token) };
+    let answer = tenant.deliberation()?.call(&caller, method, params)?;
+    Ok(Reply::Json(match redactor {
+        None => answer,
+        Some(redactor) => {
+            String::from_utf8_lossy(&redactor.body(answer.as_bytes(), None).bytes).into_owned()
+        }
+    }))
 }

@@ -1,5 +1,6 @@
 //! The API description (OpenAPI 3.1), generated from the table of routes.
 
+use annals_deliberation::Method;
 use serde_json::{Map, Value, json};
 
 use super::{bodies, replays};
@@ -25,6 +26,7 @@ pub(super) fn document(is_open: bool) -> Value {
         add_operation(&mut paths, path, verb, replay_operation(path, id, summary));
     }
     add_operation(&mut paths, "/v1/traces", "post", traces_operation());
+    add_operation(&mut paths, "/v1/cstp", "post", cstp_operation());
     for (path, id, summary) in [
         ("/healthz", "alive", "Liveness check. Needs no token."),
         ("/readyz", "ready", "Readiness check: 503 if the store does not accept writes. Needs no token."),
@@ -234,6 +236,32 @@ fn traces_operation() -> Value {
         operation["responses"]["default"]["content"][kind] = schema.clone();
     }
     operation["requestBody"] = json!({ "required": true, "content": content });
+    operation
+}
+
+fn cstp_operation() -> Value {
+    let id = json!({ "type": ["string", "number", "null"] });
+    let names: Vec<&str> = Method::ALL.iter().map(|method| method.name()).collect();
+    let call = json!({
+        "type": "object",
+        "properties": { "jsonrpc": { "const": "2.0" }, "id": id, "method": { "enum": names }, "params": { "type": "object" } },
+        "required": ["jsonrpc", "method"],
+    });
+    let answer = json!({
+        "type": "object",
+        "properties": { "jsonrpc": { "const": "2.0" }, "id": id, "result": {}, "error": { "type": "object" } },
+        "required": ["jsonrpc", "id"],
+    });
+    let one_or_many = |schema: Value| json!({ "application/json": { "schema": {
+        "anyOf": [schema.clone(), { "type": "array", "items": schema }],
+    } } });
+    let responses = json!({
+        "200": { "description": "The answers. An error of a call is in its answer.", "content": one_or_many(answer) },
+        "204": { "description": "All calls were notifications." },
+    });
+    let summary = "Decisions of agents by JSON-RPC 2.0: one call, or a batch of at most 1000.";
+    let mut operation = operation_object("cstp", summary, Vec::new(), responses);
+    operation["requestBody"] = json!({ "required": true, "content": one_or_many(call) });
     operation
 }
 

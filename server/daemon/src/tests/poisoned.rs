@@ -67,6 +67,12 @@ const WRITES: &str = "
     diag.record '{\"sessionId\":\"new\",\"outcome\":\"rejected\",\"injectedObservationIds\":[\"o\"]}' strict
     diag.inject '{\"sessionId\":\"other\",\"observationIds\":[\"o\"]}'
     diag.weighting off
+    delib.record '{\"decision\":\"d\",\"confidence\":1}'
+    delib.thought '{\"text\":\"t\"}'
+    delib.review '{\"id\":\"DECISION\",\"outcome\":\"success\"}'
+    delib.guardrail '{\"id\":\"g\"}'
+    delib.unguard '{\"id\":\"kept\"}'
+    delib.config '{\"inputTtlMs\":5}'
     run.pin r why
     run.unpin pinned
     run.drop done why
@@ -133,12 +139,24 @@ const READS: &str = "
     diag.audit
     diag.retrievals s
     diag.weighting
+    delib.stats
+    delib.spikes '{\"id\":\"DECISION\"}'
+    delib.guardrails
     store.stats
     token.list
 ";
 
 /// One read whose reply has a count of accesses, which a failed store cannot keep.
 const COUNTED_READ: &str = "mem.get e";
+
+/// Reads that become inputs of a decision, which a failed store cannot keep; and the one that shows inputs.
+const CAPTURED_READS: &str = "
+    delib.query
+    delib.check '{\"description\":\"d\"}'
+    delib.get '{\"id\":\"DECISION\"}'
+    delib.reasons
+    delib.tracked
+";
 
 /// One read whose reply is another one each time.
 const RANDOM_READ: &str = "randomkey";
@@ -176,6 +194,8 @@ const PREPARATION: &str = "
     set gone 1
     kv.forget gone why
     diag.record '{\"sessionId\":\"s\",\"outcome\":\"rework\",\"injectedObservationIds\":[\"o\",\"o\",\"o\"]}'
+    delib.guardrail '{\"id\":\"kept\",\"contains\":[\"never\"]}'
+    delib.record '{\"decision\":\"first\",\"confidence\":1,\"deliberation\":{\"steps\":[{\"step\":1,\"thought\":\"t\"}]}}'
     token.add t
     store.backup /before
 ";
@@ -204,6 +224,12 @@ pub(crate) fn prepared() -> (DaemonBench, SimIo) {
 }
 
 fn ask(client: &mut TestClient<'_>, line: &str) -> String {
+    if line.contains("DECISION") {
+        // annals chooses the id.
+        let found = client.bytes(b"delib.query\r\n").0;
+        let id = found.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        return ask(client, &line.replace("DECISION", id));
+    }
     client.bytes(format!("{line}\r\n").as_bytes()).0
 }
 
@@ -240,7 +266,10 @@ fn is_refused(reply: &str) -> bool {
 fn every_command_stands_in_one_list_by_what_it_does() {
     let first = |script: &'static str| lines(script).map(|line| line.split(' ').next().unwrap());
     let writes: HashSet<_> = first(WRITES).collect();
-    let reads: HashSet<_> = first(READS).chain(first(COUNTED_READ)).chain(first(RANDOM_READ)).collect();
+    let reads: HashSet<_> = first(READS).chain(first(COUNTED_READ))
+            .chain(first(CAPTURED_READS))
+            .chain(first(RANDOM_READ))
+            .collect();
     let neutral: HashSet<_> = NEUTRAL.split(' ').collect();
     for CommandSchema { name, flags, .. } in all_commands() {
         let both = flags.contains(&"both");
@@ -304,6 +333,11 @@ fn after_a_failed_sync_no_command_acknowledges_a_write() {
             after.iter().filter(is_stored).eq(before.iter().filter(is_stored)),
             "after {failing}: {after:?}"
         );
+        for line in lines(CAPTURED_READS) {
+            let reply = ask(&mut client, line);
+            let says_so = reply.contains("deliberation_not_tracked") || line == "delib.tracked";
+            assert!(says_so && !reply.starts_with('-'), "{line} after {failing}: {reply}");
+        }
         let got = ask(&mut client, COUNTED_READ);
         assert!(got.contains(r#""id":"e""#), "{got}");
         let info = ask(&mut client, "info");

@@ -22,10 +22,12 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         "Evaluates the guardrails for an action (`description`, `category`, `stakes`, `confidence`). The call \
          becomes an input of the caller's next decision.",
     ),
-    command("deliberation", "delib.get", -2, READ).arguments("id [NAMESPACE namespace]").summary(
-        "Returns a decision with its deliberation (JSON with `id`). The call becomes an input of the caller's \
-         next decision.",
-    ),
+    command("deliberation", "delib.get", -2, &["readonly", "apart", "redacts"])
+        .arguments("id [NAMESPACE namespace]")
+        .summary(
+            "Returns a decision with its deliberation (JSON with `id`). The call becomes an input of the \
+             caller's next decision. A redacted reader sees it by its profile, and captures nothing.",
+        ),
     command("deliberation", "delib.reasons", -1, READ).arguments("[filters] [NAMESPACE namespace]").summary(
         "Returns which types of reasons decisions have and how those ended. The call becomes an input of the \
          caller's next decision.",

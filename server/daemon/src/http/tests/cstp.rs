@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{TestApi, token};
-use crate::access::Rights;
+use crate::access::{AccessToken, Rights};
 
 impl TestApi {
     /// The whole response to a call.
@@ -108,4 +108,78 @@ fn batches_notifications_and_errors_follow_json_rpc() {
     let error = api.rpc("recordDecision", json!({ "decision": "x", "confidence": 1.5 }));
     assert!(error["error"]["message"].as_str().unwrap().contains("not from 0 to 1"), "{error}");
     assert_eq!(error["error"]["data"]["code"], "ERR");
+}
+
+impl TestApi {
+    /// A call with a token whose text is its name.
+    fn rpc_as(&self, name: &str, method: &str, params: Value) -> Value {
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": format!("cstp.{method}"), "params": params });
+        let header = format!("authorization: Bearer {name}\r\n");
+        let answer = self.ask_with("POST /v1/cstp", &header, call.to_string().as_bytes());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        serde_json::from_slice(&answer.body).unwrap()
+    }
+
+    fn add_token(&self, name: &str, rights: Rights) {
+        let hash = blake3::hash(name.as_bytes());
+        self.bench.daemon.access.add(AccessToken { hash, ..token(name, "default", rights) });
+    }
+}
+
+/// S3.19, S3.20: a token is an agent; it cannot take another's inputs, nor act as it.
+#[test]
+fn tokens_have_their_own_inputs_and_rights() {
+    let api = TestApi::with(false);
+    api.add_token("ann", Rights::READ.union(Rights::RECORD));
+    api.add_token("bob", Rights::READ.union(Rights::RECORD));
+    api.add_token("reader", Rights::READ);
+    api.add_token("redacted", Rights::REDACTED);
+    assert_eq!(api.ask("POST /v1/cstp", json!({})).status, 401);
+    api.rpc_as("ann", "queryDecisions", json!({ "query": "hers" }));
+    let bobs = api.rpc_as("bob", "recordDecision", decision());
+    assert_eq!(bobs["result"]["deliberation_inputs_count"], Value::Null, "{bobs}");
+    let stolen = api.rpc_as("bob", "recordDecision", json!({ "decision": "d", "confidence": 1, "agentId": "ann" }));
+    assert!(stolen["error"]["message"].as_str().unwrap().contains("another token"), "{stolen}");
+    let hers = api.rpc_as("ann", "recordDecision", json!({
+        "decision": "Write to ann@example.com", "confidence": 1, "agentId": "sub-agent",
+    }));
+    assert_eq!(hers["result"]["deliberation_inputs_count"], 1, "{hers}");
+    let id = &hers["result"]["id"];
+    // Reading needs no right to record; recording, reviewing and switches do.
+    assert!(api.rpc_as("reader", "getDecision", json!({ "id": id }))["result"].is_object());
+    for (method, params) in [
+        ("recordDecision", decision()),
+        ("recordThought", json!({ "text": "t" })),
+        ("reviewOutcome", json!({ "id": id, "outcome": "success" })),
+        ("setGuardrail", json!({ "id": "g" })),
+        ("configure", json!({ "requireDeliberation": true })),
+    ] {
+        assert_eq!(api.rpc_as("reader", method, params)["error"]["code"], -32003, "{method}");
+    }
+    assert_eq!(api.rpc_as("ann", "configure", json!({}))["error"]["data"]["code"], "NOPERM");
+    // S3.35: the whole trace is stored, and redacted for a reader without the right to see it.
+    let seen = api.rpc_as("redacted", "getDecision", json!({ "id": id }))["result"].clone();
+    assert!(seen["decision"].as_str().unwrap().starts_with("Write to [email:"), "{seen}");
+    assert_eq!(seen["confidence"], 1);
+    assert_eq!(api.rpc_as("redacted", "queryDecisions", json!({}))["error"]["code"], -32003);
+}
+
+/// The same calls over RESP and over HTTP share their inputs.
+#[test]
+fn resp_and_http_are_one_tracker_of_a_token() {
+    let api = TestApi::new();
+    let mut client = api.bench.client();
+    let mut ask = |words: &[&str]| {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        client.ask(&words)
+    };
+    assert!(ask(&["delib.query", "{\"query\":\"a\"}"]).contains("\"decisions\":[]"));
+    api.result("queryDecisions", json!({ "query": "b" }));
+    let recorded = ask(&["DELIB.RECORD", &decision().to_string()]);
+    assert!(recorded.contains("\"deliberation_inputs_count\":2"), "{recorded}");
+    assert!(ask(&["delib.tracked"]).contains("\"sessions\":[]"));
+    assert!(ask(&["delib.get", "{\"id\":\"00000000\"}"]).starts_with("-NOTFOUND there is no decision"));
+    assert!(ask(&["delib.get", "x"]).starts_with("-ERR the parameters: not JSON"));
+    assert!(ask(&["delib.query", "{}", "namespace"]).starts_with("-ERR syntax"));
+    assert!(ask(&["delib.query", "{}", "namespace", "other"]).starts_with("-NOPERM another namespace"));
 }
