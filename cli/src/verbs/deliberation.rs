@@ -32,7 +32,10 @@ pub(super) fn decide(global: &GlobalArgs, args: &DecideArgs, out: &mut CliOutput
             let hint = "a decision has at most 64 MiB here: the daemon's RESP takes larger ones";
             let bytes = input::read_at_most(file, FILE_BYTES_MAX, hint)?;
             String::from_utf8(bytes).map_err(|error| {
-                Failure::failed(format!("{}: not UTF-8: {error}", file.display()), "a decision is JSON in UTF-8")
+                Failure::failed(
+                    format!("{}: not UTF-8: {error}", file.display()),
+                    "a decision is JSON in UTF-8",
+                )
             })?
         }
         None => decision_params(args)?,
@@ -61,7 +64,10 @@ fn decision_params(args: &DecideArgs) -> CliResult<String> {
     let mut reasons = Vec::new();
     for reason in &args.reason {
         let (kind, text) = reason.split_once(':').ok_or_else(|| {
-            Failure::usage(format!("`{reason}` is not TYPE:TEXT"), "write a reason as 'analysis:it is cheaper'")
+            Failure::usage(
+                format!("`{reason}` is not TYPE:TEXT"),
+                "write a reason as 'analysis:it is cheaper'",
+            )
         })?;
         reasons.push(json!({ "type": kind, "text": text }));
     }
@@ -110,14 +116,17 @@ pub(super) fn decisions(global: &GlobalArgs, args: &DecisionsArgs, out: &mut Cli
     let params = json!({
         "query": args.query, "limit": args.limit, "filters": filters, "includeDeliberation": args.deliberation,
     });
-    let Some(found) = door.read_decisions(Method::QueryDecisions, &params.to_string())? else { return Ok(()) };
+    let Some(found) = door.read_decisions(Method::QueryDecisions, &params.to_string())? else {
+        return Ok(());
+    };
     let found: Found = serde_json::from_str(&found).map_err(not_json)?;
     profiles::print_redaction_note(redactor.as_ref());
     let shown = found.decisions.iter().map(|one| redacted(redactor.as_ref(), one.get()));
     if out.json {
         return shown.into_iter().try_for_each(|one| print_json(&one, out));
     }
-    let rows: Vec<Vec<String>> = shown.map(|one| parse(&one).map(|one| row(&one))).collect::<CliResult<_>>()?;
+    let rows: Vec<Vec<String>> =
+        shown.map(|one| parse(&one).map(|one| row(&one))).collect::<CliResult<_>>()?;
     if rows.is_empty() {
         return Ok(());
     }
@@ -162,7 +171,10 @@ pub(super) fn decision(global: &GlobalArgs, args: &DecisionArgs, out: &mut CliOu
     let redactor = profiles::redactor(global, &args.reader)?;
     let door = super::open_to_read(global)?;
     let none = || {
-        Failure::missing(format!("there is no decision {:?}", args.id), "`annals decisions` lists the decisions")
+        Failure::missing(
+            format!("there is no decision {:?}", args.id),
+            "`annals decisions` lists the decisions",
+        )
     };
     if let Some(format) = args.spikes {
         let name = if format == SpikeFormatArg::Csv { "csv" } else { "json" };
@@ -206,7 +218,11 @@ fn show(one: &Value, out: &mut CliOutput) -> CliResult<()> {
         out.line(format_args!("context: {}", printable(context)))?;
     }
     for reason in one["reasons"].as_array().into_iter().flatten() {
-        out.line(format_args!("{}: {}", printable(&text(&reason["type"])), printable(&text(&reason["text"]))))?;
+        out.line(format_args!(
+            "{}: {}",
+            printable(&text(&reason["type"])),
+            printable(&text(&reason["text"]))
+        ))?;
     }
     if let Some(result) = one["actual_result"].as_str() {
         out.line(format_args!("result: {}", printable(result)))?;
@@ -222,8 +238,7 @@ fn show(one: &Value, out: &mut CliOutput) -> CliResult<()> {
         let used = if used.is_empty() { String::new() } else { format!(" (from {})", used.join(", ")) };
         let end = if step["conclusion"] == true { ", conclusion" } else { "" };
         let kind = step["type"].as_str().map_or(String::new(), |kind| format!(" {kind}"));
-        let converges =
-            if step["step"] == trace["convergence_point"] { ", inputs converge" } else { "" };
+        let converges = if step["step"] == trace["convergence_point"] { ", inputs converge" } else { "" };
         out.line(format_args!(
             "step {}{}{end}{converges}: {}{}",
             step["step"],
@@ -251,10 +266,7 @@ pub(super) fn of_run(
     redactor: Option<&Redactor>,
 ) -> CliResult<Vec<Box<RawValue>>> {
     let found = door.decisions_of_run(run, frame)?;
-    found
-        .iter()
-        .map(|one| RawValue::from_string(redacted(redactor, one)).map_err(not_json))
-        .collect()
+    found.iter().map(|one| RawValue::from_string(redacted(redactor, one)).map_err(not_json)).collect()
 }
 
 /// The lines about the decisions of a run or a frame.
@@ -274,14 +286,16 @@ fn redacted(redactor: Option<&Redactor>, text: &str) -> String {
     }
 }
 
-fn write(
-    global: &GlobalArgs,
-    command: (&str, Method),
-    params: &str,
-    creates: bool,
-) -> CliResult<String> {
+fn write(global: &GlobalArgs, command: (&str, Method), params: &str, creates: bool) -> CliResult<String> {
     let root = locate::store(global.store.as_deref());
-    StoreAccess::write_decision(&root, &global.namespace, command, params, creates, StoreWait::from_args(global))
+    StoreAccess::write_decision(
+        &root,
+        &global.namespace,
+        command,
+        params,
+        creates,
+        StoreWait::from_args(global),
+    )
 }
 
 fn print_json(json: &str, out: &mut CliOutput) -> CliResult<()> {

@@ -13,7 +13,8 @@ const EXAMPLE: &str = r#"{ "decision": "Reject loan 42", "confidence": 0.9, "cat
 impl CliBench {
     fn decide(&self, args: &[&str]) -> String {
         let told = String::from_utf8(self.run_args(["decide"].iter().chain(args)).ok()).unwrap();
-        let id = told.strip_prefix("decided ").and_then(|rest| rest.get(..8)).unwrap_or_else(|| panic!("{told}"));
+        let id =
+            told.strip_prefix("decided ").and_then(|rest| rest.get(..8)).unwrap_or_else(|| panic!("{told}"));
         id.to_owned()
     }
 }
@@ -33,27 +34,53 @@ fn decisions_are_recorded_found_shown_and_reviewed() {
     bench.write("loan.json", EXAMPLE);
     let loan = bench.decide(&["--file", "loan.json"]);
     let cache = bench.decide(&[
-        "Cache answers in Redis", "--confidence", "0.6", "--reason", "analysis:it is cheaper", "--tag", "db", "--agent", "ann",
+        "Cache answers in Redis",
+        "--confidence",
+        "0.6",
+        "--reason",
+        "analysis:it is cheaper",
+        "--tag",
+        "db",
+        "--agent",
+        "ann",
     ]);
     let listed = bench.run("decisions").text();
     let rows: Vec<&str> = listed.lines().collect();
-    assert!(rows[0].starts_with("ID ") && rows[1].starts_with(&cache) && rows[2].starts_with(&loan), "{listed}");
+    assert!(
+        rows[0].starts_with("ID ") && rows[1].starts_with(&cache) && rows[2].starts_with(&loan),
+        "{listed}"
+    );
     assert!(rows[2].contains("pending") && rows[2].ends_with("Reject loan 42"), "{listed}");
-    assert!(bench.run("decisions redis").text().contains(&cache) && !bench.run("decisions redis").text().contains(&loan));
+    assert!(
+        bench.run("decisions redis").text().contains(&cache)
+            && !bench.run("decisions redis").text().contains(&loan)
+    );
     assert!(!bench.run("decisions --stakes high").text().contains(&cache));
     assert_eq!(bench.run("decisions --tag none").text(), "");
     let shown = bench.run(&format!("decision {loan}")).text();
     for part in [
-        "Reject loan 42\n", "process, stakes high, confidence 0.9, pending\n", "input i1: Credit is 580 [bureau]\n",
-        "step 1 analysis, conclusion, inputs converge: Below the floor of 600 (from i1)\n", "deliberated for 8200 ms\n",
+        "Reject loan 42\n",
+        "process, stakes high, confidence 0.9, pending\n",
+        "input i1: Credit is 580 [bureau]\n",
+        "step 1 analysis, conclusion, inputs converge: Below the floor of 600 (from i1)\n",
+        "deliberated for 8200 ms\n",
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     let spikes = bench.run(&format!("decision {loan} --spikes csv")).text();
-    assert!(spikes.ends_with("activation,i1,0,0,0,false,bureau\nattractor,1,0,2000,8200,false,analysis\n"), "{spikes}");
-    assert_eq!(bench.run(&format!("decision {loan} --review success --result repaid")).text(), format!("reviewed {loan}: success\n"));
+    assert!(
+        spikes.ends_with("activation,i1,0,0,0,false,bureau\nattractor,1,0,2000,8200,false,analysis\n"),
+        "{spikes}"
+    );
+    assert_eq!(
+        bench.run(&format!("decision {loan} --review success --result repaid")).text(),
+        format!("reviewed {loan}: success\n")
+    );
     let json = bench.run(&format!("decision {loan} --json")).json().remove(0);
-    assert_eq!((&json["outcome"], &json["actual_result"], &json["deliberation"]["total_duration_ms"]), (&json!("success"), &json!("repaid"), &json!(8200)));
+    assert_eq!(
+        (&json["outcome"], &json["actual_result"], &json["deliberation"]["total_duration_ms"]),
+        (&json!("success"), &json!("repaid"), &json!(8200))
+    );
     let stats = bench.run("decisions --stats").json().remove(0);
     assert_eq!((&stats["decisions"], &stats["outcomes"]["successes"]), (&json!(2), &json!(1)));
     let lines = bench.run("decisions --json --deliberation --stakes high").json();
@@ -91,7 +118,9 @@ fn show_names_the_decisions_of_a_run_and_a_frame() {
     bench.write("frames.jsonl", frames);
     assert_eq!(bench.run("import --format frames frames.jsonl").code, 0);
     let id = bench.decide(&["Mail ann@example.com", "--confidence", "1", "--run", "r@2"]);
-    assert!(bench.run("show r@2").text().contains(&format!("decision in frame 2 {id}: Mail ann@example.com\n")));
+    assert!(
+        bench.run("show r@2").text().contains(&format!("decision in frame 2 {id}: Mail ann@example.com\n"))
+    );
     assert!(!bench.run("show r@1").text().contains(&id));
     assert!(bench.run("show r").text().contains(&format!("decision in frame 2 {id}: ")));
     assert_eq!(bench.run("show r@2 --json").json()[0]["decisions"][0]["id"], id.as_str());
@@ -116,7 +145,10 @@ fn captured_inputs_survive_a_kill_of_the_daemon() {
     daemon.wait_for_exit();
     let daemon = bench.serve(&["--http", "127.0.0.1:0", "--no-auth"]);
     let recorded = call(&daemon, "", "recordDecision", json!({ "decision": "d", "confidence": 1 }));
-    assert_eq!((&recorded["deliberation_auto"], &recorded["deliberation_inputs_count"]), (&json!(true), &json!(3)));
+    assert_eq!(
+        (&recorded["deliberation_auto"], &recorded["deliberation_inputs_count"]),
+        (&json!(true), &json!(3))
+    );
     daemon.signal("-KILL");
     daemon.wait_for_exit();
     let daemon = bench.serve(&["--http", "127.0.0.1:0", "--no-auth"]);

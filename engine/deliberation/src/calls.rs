@@ -7,6 +7,15 @@ use crate::decision::Scope;
 use crate::json::{RawObject, to_json};
 use crate::tracker::{InputKind, RelatedDecision, TrackedInput, TrackerKey};
 
+/// Makes vectors of texts for a caller that sends none.
+#[derive(Clone, Copy)]
+pub struct TextEmbedder<'a> {
+    /// Its name with its version. Vectors of different ids are never compared.
+    pub id: &'a str,
+    /// The vector of a text; zeros if the text holds nothing to search by.
+    pub embed: &'a dyn Fn(&str) -> Result<Vec<f32>>,
+}
+
 /// Who calls.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
@@ -18,6 +27,9 @@ pub struct Caller<'a> {
     pub is_other_token: &'a dyn Fn(&str) -> bool,
     /// Whether calls become inputs of the caller's next decision.
     pub tracks: bool,
+    /// Makes the vectors of decisions and questions that come without one. If it fails, the call goes on without
+    /// a vector, and its result says so in `embedding_failed`.
+    pub embedder: Option<TextEmbedder<'a>>,
 }
 
 impl std::fmt::Debug for Caller<'_> {
@@ -30,7 +42,19 @@ impl<'a> Caller<'a> {
     /// A caller by its token alone.
     #[must_use]
     pub fn new(token: &'a str) -> Self {
-        Self { token, session: None, is_other_token: &|_| false, tracks: true }
+        Self { token, session: None, is_other_token: &|_| false, tracks: true, embedder: None }
+    }
+
+    /// The vector of a text with its embedder, if the caller has one; and why there is none after a failure.
+    pub(crate) fn vector(&self, text: &str) -> (Option<(Vec<f32>, String)>, Option<String>) {
+        let Some(embedder) = self.embedder else { return (None, None) };
+        match (embedder.embed)(text) {
+            Ok(vector) if vector.iter().any(|number| *number != 0.0) => {
+                (Some((vector, embedder.id.to_owned())), None)
+            }
+            Ok(_) => (None, None),
+            Err(error) => (None, Some(error.to_string())),
+        }
     }
 
     fn key(&self, name: String) -> TrackerKey {
@@ -75,9 +99,9 @@ impl<'a> Caller<'a> {
     /// `Invalid` if the scope names the agent of another token.
     pub(crate) fn check(&self, scope: &Scope) -> Result<()> {
         match &scope.agent {
-            Some(agent) if agent != self.token && (self.is_other_token)(agent) => Err(Error::invalid(format!(
-                "agentId {agent:?} is the name of another token: use that token, or another agentId"
-            ))),
+            Some(agent) if agent != self.token && (self.is_other_token)(agent) => Err(Error::invalid(
+                format!("agentId {agent:?} is the name of another token: use that token, or another agentId"),
+            )),
             _ => Ok(()),
         }
     }

@@ -123,8 +123,9 @@ impl<'a> NewDecision<'a> {
         let mut object = RawObject::parse(text, "the decision")?;
         let scope = Scope::take(&mut object)?;
         let decision = object.take_text(&["decision"])?.filter(|text| !text.trim().is_empty());
-        let decision = decision
-            .ok_or_else(|| Error::invalid("a decision needs \"decision\": a text that says what was decided"))?;
+        let decision = decision.ok_or_else(|| {
+            Error::invalid("a decision needs \"decision\": a text that says what was decided")
+        })?;
         let confidence_text = object
             .take(&["confidence"])?
             .ok_or_else(|| Error::invalid("a decision needs \"confidence\": a number from 0 to 1"))?;
@@ -167,7 +168,10 @@ impl<'a> NewDecision<'a> {
             parsed.embedding = None;
         }
         if let Some(own) = parsed.rest.members.iter().find(|member| RESERVED.contains(&&*member.name)) {
-            return Err(Error::invalid(format!("{:?} of a decision is written by annals: leave it out", own.name)));
+            return Err(Error::invalid(format!(
+                "{:?} of a decision is written by annals: leave it out",
+                own.name
+            )));
         }
         Ok(parsed)
     }
@@ -354,7 +358,10 @@ pub(crate) fn shown(text: &str, shown: Shown, extra: &[(&str, String)]) -> Resul
                 out = out.json("deliberation", &Trace::parse(member.value)?.to_json(shown.spelling));
             }
             "decision" => {
-                out = out.raw(member.quoted, member.value).json("title", member.value).json("summary", member.value);
+                out = out
+                    .raw(member.quoted, member.value)
+                    .json("title", member.value)
+                    .json("summary", member.value);
             }
             _ => out = out.raw(member.quoted, member.value),
         }

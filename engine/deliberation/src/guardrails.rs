@@ -150,7 +150,12 @@ impl Guardrail {
 }
 
 /// Evaluates rules, and the switch that requires deliberations.
-pub(crate) fn evaluate(rules: &[Guardrail], requires_all: bool, phase: Phase, action: &Action<'_>) -> Verdict {
+pub(crate) fn evaluate(
+    rules: &[Guardrail],
+    requires_all: bool,
+    phase: Phase,
+    action: &Action<'_>,
+) -> Verdict {
     let mut verdict = Verdict::default();
     for rule in rules.iter().filter(|rule| rule.phase == Phase::Both || rule.phase == phase) {
         verdict.evaluated += 1;
@@ -163,8 +168,10 @@ pub(crate) fn evaluate(rules: &[Guardrail], requires_all: bool, phase: Phase, ac
     }
     if requires_all && phase == Phase::Record {
         verdict.evaluated += 1;
-        let finding =
-            |message: &str| Finding { guardrail: REQUIRE_DELIBERATION.to_owned(), message: message.to_owned() };
+        let finding = |message: &str| Finding {
+            guardrail: REQUIRE_DELIBERATION.to_owned(),
+            message: message.to_owned(),
+        };
         match action.has_deliberation {
             Some(true) if !action.has_reasoning => {
                 verdict.warnings.push(finding("the deliberation has no step of reasoning"));

@@ -127,7 +127,9 @@ impl<'a> RawObject<'a> {
     pub(crate) fn expect_empty(&self) -> Result<()> {
         match self.members.first() {
             None => Ok(()),
-            Some(member) => Err(Error::invalid(format!("{} has an unknown member {:?}", self.place, member.name))),
+            Some(member) => {
+                Err(Error::invalid(format!("{} has an unknown member {:?}", self.place, member.name)))
+            }
         }
     }
 }
@@ -257,7 +259,10 @@ mod tests {
         let mut object = RawObject::parse(text, "it").unwrap();
         assert_eq!(object.take(&["ab"]).unwrap(), Some("1.50"));
         assert_eq!(object.take(&["n"]).unwrap(), None);
-        assert_eq!(ObjectText::new().members(&object.members).end(), "{\"x\":{ \"y\" : [ 1e3 ] },\"t\":\"\\u00e9\"}");
+        assert_eq!(
+            ObjectText::new().members(&object.members).end(),
+            "{\"x\":{ \"y\" : [ 1e3 ] },\"t\":\"\\u00e9\"}"
+        );
     }
 
     #[test]

@@ -43,7 +43,7 @@ use annals_store::kv::core::LayerState;
 use annals_store::log::segments::lock;
 use annals_store::sync::{Mutex, MutexGuard, rank};
 
-pub use calls::{Caller, Method};
+pub use calls::{Caller, Method, TextEmbedder};
 pub use decision::{CATEGORIES, MENTAL_STATES, OUTCOMES, STAKES};
 pub use trace::{REASON_TYPES, Spelling};
 
@@ -92,7 +92,8 @@ impl Deliberation {
         let decisions = keyspace(DECISIONS)?;
         let mut states = lock(&decisions.core().layer_states);
         states.retain(|known| known.state.strong_count() > 0);
-        let is_own = |known: &&LayerState| known.namespace == decisions.namespace() && known.layer == DECISIONS;
+        let is_own =
+            |known: &&LayerState| known.namespace == decisions.namespace() && known.layer == DECISIONS;
         let known = states.iter().find(is_own).and_then(|known| known.state.upgrade());
         let state = match known.and_then(|known| known.downcast::<SharedState>().ok()) {
             Some(state) => state,

@@ -173,8 +173,9 @@ impl Deliberation {
         if !(1..=LIMIT_MAX).contains(&limit) {
             return Err(Error::invalid(format!("a query gives 1 to {LIMIT_MAX} decisions, not {limit}")));
         }
-        let with_trace =
-            object.take_as(&["includeDeliberation", "include_deliberation"], "true or false")?.unwrap_or(false);
+        let with_trace = object
+            .take_as(&["includeDeliberation", "include_deliberation"], "true or false")?
+            .unwrap_or(false);
         let spelling = take_spelling(&mut object)?;
         let wanted = object.take_choice(
             &["retrievalMode", "retrieval_mode", "mode"],
@@ -184,10 +185,16 @@ impl Deliberation {
         let embedder = object.take_text(&["embeddingModel", "embedding_model"])?;
         let filter = Filter::take(&mut object)?;
         object.expect_empty()?;
-        let vector = vector.filter(|vector| !vector.is_empty());
-        let mode = Mode::choose(wanted.as_deref(), !query.trim().is_empty(), vector.is_some())?;
+        let mut vector = vector.filter(|vector| !vector.is_empty()).map(|vector| (vector, embedder));
+        let (mut embedding_failed, has_text) = (None, !query.trim().is_empty());
+        if vector.is_none() && has_text && wanted.as_deref() != Some("keyword") {
+            let (found, failed) = caller.vector(&query);
+            vector = found.map(|(vector, embedder)| (vector, Some(embedder)));
+            embedding_failed = failed;
+        }
+        let mode = Mode::choose(wanted.as_deref(), has_text, vector.is_some())?;
         let vector = match vector {
-            Some(vector) => Some((partition_name(vector.len(), embedder.as_deref())?, vector)),
+            Some((vector, embedder)) => Some((partition_name(vector.len(), embedder.as_deref())?, vector)),
             None => None,
         };
         let (hits, mut total) = self.search(&query, vector.as_ref(), mode, &filter, limit)?;
@@ -217,6 +224,7 @@ impl Deliberation {
             .json("decisions", &array_text(&texts))
             .value("total", total)
             .value("mode", mode.name())
+            .some("embedding_failed", embedding_failed)
             .end();
         Ok(Answer { json, captured: Some(Captured { scope, kind: InputKind::Query, text, related }) })
     }
@@ -289,8 +297,9 @@ impl Deliberation {
             }
             _ => None,
         };
-        let passes =
-            |owner: &Owner| number(owner).and_then(|number| index.facts(number)).is_some_and(|facts| filter.passes(facts));
+        let passes = |owner: &Owner| {
+            number(owner).and_then(|number| index.facts(number)).is_some_and(|facts| filter.passes(facts))
+        };
         let among = OwnerFilter::keys(DECISIONS, b"");
         let wanted = Search { k, owners: Some(&among), filter: Some(&passes), ..Search::default() };
         let found = match self.space.nearest(partition, vector, &wanted) {
@@ -307,15 +316,19 @@ impl Deliberation {
         // Without an id, the decision's own id is the one to read.
         let id = object.take_text(&["id"])?.or_else(|| scope.decision.take());
         let id = id.ok_or_else(|| Error::invalid("\"id\" of the decision is missing"))?;
-        let with_trace =
-            object.take_as(&["includeDeliberation", "include_deliberation"], "true or false")?.unwrap_or(true);
+        let with_trace = object
+            .take_as(&["includeDeliberation", "include_deliberation"], "true or false")?
+            .unwrap_or(true);
         let spelling = take_spelling(&mut object)?;
         object.expect_empty()?;
         let stored = self.stored(&id)?.ok_or_else(|| no_decision(&id))?;
         let title = StoredDecision::parse(stored.as_bytes())?.decision;
         let text = Self::lookup_text(&id, &title);
         let json = shown(&stored, Shown { spelling, with_trace }, &[])?;
-        Ok(Answer { json, captured: Some(Captured { scope, kind: InputKind::Lookup, text, related: Vec::new() }) })
+        Ok(Answer {
+            json,
+            captured: Some(Captured { scope, kind: InputKind::Lookup, text, related: Vec::new() }),
+        })
     }
 
     pub(crate) fn check_guardrails(&self, caller: &Caller<'_>, params: &str) -> Result<Answer> {
@@ -340,7 +353,8 @@ impl Deliberation {
             }
             None => object,
         };
-        let description = action.take_text(&["description", "decision"])?.filter(|text| !text.trim().is_empty());
+        let description =
+            action.take_text(&["description", "decision"])?.filter(|text| !text.trim().is_empty());
         let description = description
             .ok_or_else(|| Error::invalid("a check needs \"description\": what is about to be done"))?;
         let category = action.take_choice(&["category"], &CATEGORIES)?;
@@ -375,7 +389,10 @@ impl Deliberation {
             .value("warnings", &verdict.warnings)
             .value("evaluated", verdict.evaluated)
             .end();
-        Ok(Answer { json, captured: Some(Captured { scope, kind: InputKind::Guardrail, text, related: Vec::new() }) })
+        Ok(Answer {
+            json,
+            captured: Some(Captured { scope, kind: InputKind::Guardrail, text, related: Vec::new() }),
+        })
     }
 
     pub(crate) fn get_reason_stats(&self, caller: &Caller<'_>, params: &str) -> Result<Answer> {
@@ -409,8 +426,11 @@ impl Deliberation {
             // Decisions go with their runs, which the index does not see.
             let keys = self.decisions.scan(ScanRange::all()).keys();
             let kept: HashSet<Vec<u8>> = keys.collect::<Result<_>>()?;
-            let gone: Vec<String> =
-                index.all().map(|facts| facts.id.clone()).filter(|id| !kept.contains(id.as_bytes())).collect();
+            let gone: Vec<String> = index
+                .all()
+                .map(|facts| facts.id.clone())
+                .filter(|id| !kept.contains(id.as_bytes()))
+                .collect();
             gone.iter().for_each(|id| index.remove(id));
         }
         let matching: Vec<&DecisionFacts> = index.all().filter(|facts| filter.passes(facts)).collect();
@@ -474,6 +494,10 @@ impl Deliberation {
         });
         let sessions = array_text(sessions);
         let consumed = array_text(consumed.map(to_json));
-        Ok(ObjectText::new().json("sessions", &sessions).json("consumed", &consumed).value("swept", swept).end())
+        Ok(ObjectText::new()
+            .json("sessions", &sessions)
+            .json("consumed", &consumed)
+            .value("swept", swept)
+            .end())
     }
 }

@@ -2,10 +2,8 @@
 
 use annals::{Error, ErrorKind, Result, RunUid};
 
-use crate::calls::{Captured, Caller, cut};
-use crate::decision::{
-    NewDecision, OUTCOMES, RecordedFacts, Scope, StoredDecision, pushed, with_members,
-};
+use crate::calls::{Caller, Captured, cut};
+use crate::decision::{NewDecision, OUTCOMES, RecordedFacts, Scope, StoredDecision, pushed, with_members};
 use crate::guardrails::{Action, Finding, Phase, evaluate};
 use crate::json::{ObjectText, RawObject, to_json};
 use crate::times::iso_micros;
@@ -46,6 +44,15 @@ impl Deliberation {
     pub(crate) fn record_decision(&self, caller: &Caller<'_>, params: &str) -> Result<String> {
         let mut new = NewDecision::parse(params)?;
         caller.check(&new.scope)?;
+        let mut embedding_failed = None;
+        if new.embedding.is_none() {
+            let text = [new.decision.as_str(), new.context.as_deref().unwrap_or_default()].join("\n");
+            let (vector, failed) = caller.vector(text.trim_end());
+            embedding_failed = failed;
+            if let Some((vector, embedder)) = vector {
+                (new.embedding, new.embedder) = (Some(vector), Some(embedder));
+            }
+        }
         let run = new.run.as_deref().map(|run| self.run_of(run, new.frame)).transpose()?;
         let id = self.unused_id()?;
         let done = match run {
@@ -53,7 +60,8 @@ impl Deliberation {
             Some(uid) => {
                 let key = frame_key(uid, new.frame, &id);
                 let keys = [(DECISIONS, id.as_bytes()), (FRAMES, key.as_slice())];
-                self.space.write_with_run(uid, &keys, || self.write_decision(caller, &mut new, &id, Some(uid)))?
+                self.space
+                    .write_with_run(uid, &keys, || self.write_decision(caller, &mut new, &id, Some(uid)))?
             }
         };
         if let Some(index) = &mut self.state().index {
@@ -70,7 +78,8 @@ impl Deliberation {
             text = text.value("related_count", done.related);
         }
         let warnings = Some(&done.warnings).filter(|warnings| !warnings.is_empty());
-        Ok(text.some("guardrail_warnings", warnings).value("quality_score", done.quality).end())
+        let text = text.some("guardrail_warnings", warnings).some("embedding_failed", embedding_failed);
+        Ok(text.value("quality_score", done.quality).end())
     }
 
     /// The living run of this name, once what was queued of it is visible. Checks that it has the frame.
@@ -108,8 +117,10 @@ impl Deliberation {
         let (settings, rules) = (self.read_settings()?, self.rules()?);
         let keys = if caller.tracks { caller.consumed_trackers(&new.scope) } else { Vec::new() };
         let vector = new.embedding.take();
-        let partition =
-            vector.as_ref().map(|vector| partition_name(vector.len(), new.embedder.as_deref())).transpose()?;
+        let partition = vector
+            .as_ref()
+            .map(|vector| partition_name(vector.len(), new.embedder.as_deref()))
+            .transpose()?;
         let mut batch = self.space.batch();
         let (queued, done) = {
             let mut state = self.state();

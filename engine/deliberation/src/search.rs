@@ -142,7 +142,9 @@ impl DecisionIndex {
             let said: HashSet<&str> = inputs.iter().map(|input| input.text.as_str()).collect();
             inputs.iter().for_each(|input| count(&input.text, 1));
             let thoughts = trace.steps.iter().map(|step| step.thought.as_str());
-            thoughts.filter(|text| !calls.contains(text) && !said.contains(text)).for_each(|text| count(text, 1));
+            thoughts
+                .filter(|text| !calls.contains(text) && !said.contains(text))
+                .for_each(|text| count(text, 1));
         }
         for (word, times) in counts {
             self.postings.entry(word.into_boxed_str()).or_default().push((number, times));
@@ -267,7 +269,12 @@ mod tests {
             ("c", "Keep payments in Redis: the queue of payments", 3),
         ] {
             let created_at = format!("2026-02-0{day}T00:00:00.000000+00:00");
-            index.add(&StoredDecision { id: id.into(), decision: decision.into(), created_at, ..Default::default() });
+            index.add(&StoredDecision {
+                id: id.into(),
+                decision: decision.into(),
+                created_at,
+                ..Default::default()
+            });
         }
         index
     }

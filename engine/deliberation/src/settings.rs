@@ -49,8 +49,7 @@ impl Deliberation {
     /// Changes switches, and returns all of them.
     pub(crate) fn configure(&self, params: &str) -> Result<String> {
         let mut object = RawObject::parse(params, "the settings")?;
-        let require =
-            object.take_as(&["requireDeliberation", "require_deliberation"], "true or false")?;
+        let require = object.take_as(&["requireDeliberation", "require_deliberation"], "true or false")?;
         let ttl = object.take_as::<u64>(&["inputTtlMs", "input_ttl_ms"], "a whole number of milliseconds")?;
         object.expect_empty()?;
         if ttl.is_some_and(|ttl| !(1..=TTL_MS_MAX).contains(&ttl)) {
@@ -93,7 +92,8 @@ impl Deliberation {
 
     pub(crate) fn delete_guardrail(&self, params: &str) -> Result<String> {
         let mut object = RawObject::parse(params, "the parameters")?;
-        let id = object.take_text(&["id"])?.ok_or_else(|| Error::invalid("\"id\" of the guardrail is missing"))?;
+        let id =
+            object.take_text(&["id"])?.ok_or_else(|| Error::invalid("\"id\" of the guardrail is missing"))?;
         object.expect_empty()?;
         let was_there = self.guardrails.get(id.as_bytes())?.is_some();
         if was_there {

@@ -61,8 +61,10 @@ fn correlation(pairs: &[(f64, f64)]) -> Value {
     if pairs.len() < 2 {
         return none();
     }
-    let (mean_x, mean_y) =
-        (pairs.iter().map(|(x, _)| x).sum::<f64>() / count, pairs.iter().map(|(_, y)| y).sum::<f64>() / count);
+    let (mean_x, mean_y) = (
+        pairs.iter().map(|(x, _)| x).sum::<f64>() / count,
+        pairs.iter().map(|(_, y)| y).sum::<f64>() / count,
+    );
     let (mut xx, mut yy, mut xy) = (0.0, 0.0, 0.0);
     for (x, y) in pairs {
         let (dx, dy) = (x - mean_x, y - mean_y);
@@ -174,10 +176,8 @@ pub(crate) fn deliberation_stats(all: &[&DecisionFacts]) -> Value {
         all.iter().filter_map(|facts| Some((*facts, facts.trace.as_ref()?))).collect();
     let with_trace: Vec<&DecisionFacts> = traced.iter().map(|(facts, _)| *facts).collect();
     let against = |value: &dyn Fn(&TraceFacts) -> Option<f64>| {
-        let pairs: Vec<(f64, f64)> = traced
-            .iter()
-            .filter_map(|(facts, trace)| Some((value(trace)?, outcome_value(facts)?)))
-            .collect();
+        let pairs: Vec<(f64, f64)> =
+            traced.iter().filter_map(|(facts, trace)| Some((value(trace)?, outcome_value(facts)?))).collect();
         correlation(&pairs)
     };
     let steps = |trace: &TraceFacts| Some(trace.steps as f64);
@@ -188,12 +188,7 @@ pub(crate) fn deliberation_stats(all: &[&DecisionFacts]) -> Value {
         mean(traced.iter().filter_map(|(_, trace)| value(trace)))
     };
     let counted = |value: &'static dyn Fn(&TraceFacts) -> usize, name: &str| {
-        by_group(
-            &with_trace,
-            name,
-            move |facts| Some(value(facts.trace.as_ref()?)),
-            |count| json!(count),
-        )
+        by_group(&with_trace, name, move |facts| Some(value(facts.trace.as_ref()?)), |count| json!(count))
     };
     let speed = by_group(
         &with_trace,
@@ -289,11 +284,8 @@ pub(crate) fn reason_stats(all: &[&DecisionFacts]) -> ReasonStats {
         }
     }
     let total: u64 = groups.values().map(|(uses, _)| uses).sum();
-    let entropy: f64 = groups
-        .values()
-        .map(|(uses, _)| *uses as f64 / total as f64)
-        .map(|share| -share * share.ln())
-        .sum();
+    let entropy: f64 =
+        groups.values().map(|(uses, _)| *uses as f64 / total as f64).map(|share| -share * share.ln()).sum();
     let diversity = (entropy / (crate::trace::REASON_TYPES.len() as f64).ln()).max(0.0);
     let rows: Vec<Value> = groups
         .iter()

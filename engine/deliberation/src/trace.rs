@@ -139,12 +139,7 @@ impl TraceInput {
             .value("source", &input.source)
             .value("timestamp", &timestamp)
             .end();
-        Self {
-            id: input.id.clone(),
-            source: Some(input.source.clone()),
-            timestamp: Some(timestamp),
-            raw,
-        }
+        Self { id: input.id.clone(), source: Some(input.source.clone()), timestamp: Some(timestamp), raw }
     }
 }
 
@@ -161,7 +156,8 @@ impl TraceStep {
             return Err(Error::invalid(format!("{place} has no \"thought\"")));
         }
         object.take_as::<bool>(&["conclusion"], "true or false")?;
-        let used = object.take_as::<Vec<String>>(&["inputs_used", "inputsUsed"], "a list of ids of inputs")?;
+        let used =
+            object.take_as::<Vec<String>>(&["inputs_used", "inputsUsed"], "a list of ids of inputs")?;
         let step = Self {
             number,
             inputs_used: used.unwrap_or_default(),
@@ -219,7 +215,9 @@ impl Trace {
             let name = stored_name(&member.name);
             let is_known = SPELLINGS.iter().any(|(_, snake)| *snake == name);
             // The point 0 is no step: the source reads it as absent.
-            if is_known && (is_empty_value(member.value) || name == "convergence_point" && member.value == "0") {
+            if is_known
+                && (is_empty_value(member.value) || name == "convergence_point" && member.value == "0")
+            {
                 continue;
             }
             let quoted = if name == member.name { member.quoted.to_owned() } else { format!("\"{name}\"") };
@@ -229,7 +227,8 @@ impl Trace {
         }
         let total = duration(&mut object, &["total_duration_ms", "totalDurationMs"])?;
         let point = object.take(&["convergence_point", "convergencePoint"])?;
-        let point = point.map(|point| parse_as::<u64>(point, "the number of a step", PLACE, "convergence_point"));
+        let point =
+            point.map(|point| parse_as::<u64>(point, "the number of a step", PLACE, "convergence_point"));
         let number = |(at, text): (usize, &str)| TraceInput::parse(text, at + 1);
         Ok(Self {
             inputs: inputs.into_iter().enumerate().map(number).collect::<Result<_>>()?,
@@ -260,13 +259,20 @@ impl Trace {
     pub(crate) fn check(&self) -> Result<()> {
         let mut ids = HashSet::new();
         if let Some(twice) = self.inputs.iter().find(|input| !ids.insert(input.id.as_str())) {
-            return Err(Error::invalid(format!("the deliberation has two inputs with the id {:?}", twice.id)));
+            return Err(Error::invalid(format!(
+                "the deliberation has two inputs with the id {:?}",
+                twice.id
+            )));
         }
         let mut numbers = HashSet::new();
         if let Some(twice) = self.steps.iter().find(|step| !numbers.insert(step.number)) {
-            return Err(Error::invalid(format!("the deliberation has two steps with the number {}", twice.number)));
+            return Err(Error::invalid(format!(
+                "the deliberation has two steps with the number {}",
+                twice.number
+            )));
         }
-        let used = self.steps.iter().flat_map(|step| step.inputs_used.iter().map(move |id| (step.number, id)));
+        let used =
+            self.steps.iter().flat_map(|step| step.inputs_used.iter().map(move |id| (step.number, id)));
         let missing: Vec<String> = used
             .filter(|(_, id)| !ids.contains(id.as_str()))
             .map(|(step, id)| format!("{id:?} (step {step})"))

@@ -159,6 +159,11 @@ impl Trackers {
     /// Reads what the store holds.
     pub(crate) fn load(spaces: &TrackerSpaces) -> Result<Self> {
         let mut trackers = Self::default();
+        // After a failed write, inputs of other callers may be queued and not visible yet.
+        let core = spaces.inputs.core();
+        if core.is_writer() && !core.is_poisoned() {
+            core.log()?.queue.barrier(core.index.visible())?;
+        }
         for found in spaces.inputs.scan(ScanRange::all()) {
             let (key, value) = found?;
             let Some((key, number)) = TrackerKey::from_input_key(&key) else { continue };

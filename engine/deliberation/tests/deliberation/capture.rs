@@ -37,16 +37,27 @@ fn each_call_becomes_an_input_with_its_text() {
     );
     assert_eq!(
         texts(&trace["inputs"], "source"),
-        ["cstp:queryDecisions", "cstp:checkGuardrails", "cstp:getDecision", "cstp:getReasonStats", "cstp:recordThought"]
+        [
+            "cstp:queryDecisions",
+            "cstp:checkGuardrails",
+            "cstp:getDecision",
+            "cstp:getReasonStats",
+            "cstp:recordThought"
+        ]
     );
     let ids = texts(&trace["inputs"], "id");
     for (id, prefix) in ids.iter().zip(["q-", "g-", "l-", "s-", "r-"]) {
         let digits = id.strip_prefix(prefix).unwrap();
         assert!(digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
     }
-    assert_eq!(texts(&trace["inputs"], "timestamp")[0], "2026-02-08T12:00:00.000000+00:00");
+    // Microseconds and an offset; the simulated clock moves by a few microseconds.
+    let at = &texts(&trace["inputs"], "timestamp")[0];
+    assert!(at.starts_with("2026-02-08T12:00:00.0000") && at.ends_with("+00:00") && at.len() == 32, "{at}");
     // One step for each input; the conclusion and the convergence are not guessed.
-    assert_eq!(texts(&trace["steps"], "type"), ["analysis", "constraint", "analysis", "empirical", "reasoning"]);
+    assert_eq!(
+        texts(&trace["steps"], "type"),
+        ["analysis", "constraint", "analysis", "empirical", "reasoning"]
+    );
     assert_eq!(texts(&trace["steps"], "thought"), texts(&trace["inputs"], "text"));
     for (at, step) in trace["steps"].as_array().unwrap().iter().enumerate() {
         assert_eq!(step["step"], at + 1);
@@ -149,10 +160,7 @@ fn scopes_have_their_own_trackers_and_are_merged() {
     assert_eq!(recorded["deliberation_inputs_count"], 4, "composite, decision, agent, transport");
     assert_eq!(bench.waiting(), [("agent:other".to_owned(), 1), ("mcp:s1".to_owned(), 1)]);
     let shown = bench.call(Method::DebugTracker, json!({}));
-    assert_eq!(
-        shown["consumed"][0]["keys"],
-        json!(["agent:a:decision:d", "decision:d", "agent:a", "rpc:x"])
-    );
+    assert_eq!(shown["consumed"][0]["keys"], json!(["agent:a:decision:d", "decision:d", "agent:a", "rpc:x"]));
     assert_eq!(shown["consumed"][0]["decision_id"], recorded["id"]);
     // An unscoped decision takes only what was captured without a scope.
     query(json!({}));
@@ -187,7 +195,8 @@ fn tokens_are_isolated_from_each_other() {
     assert_eq!(bench.waiting(), [("agent:worker".to_owned(), 1)]);
     let is_other_token = |name: &str| name == "y";
     let bad = Caller { is_other_token: &is_other_token, ..one };
-    let error = bench.call_as(&bad, Method::QueryDecisions, &json!({ "query": "q", "agentId": "y" })).unwrap_err();
+    let error =
+        bench.call_as(&bad, Method::QueryDecisions, &json!({ "query": "q", "agentId": "y" })).unwrap_err();
     assert!(error.to_string().contains("\"y\" is the name of another token"), "{error}");
 }
 
@@ -253,7 +262,14 @@ fn last_fifty_consumptions_are_noted_and_survive_reopening() {
 #[test]
 fn related_decisions_keep_their_least_distance_in_order() {
     let bench = Bench::new();
-    for text in ["redis cache", "redis cache of answers and much more text", "redis queue", "redis", "redis a b c", "redis d e"] {
+    for text in [
+        "redis cache",
+        "redis cache of answers and much more text",
+        "redis queue",
+        "redis",
+        "redis a b c",
+        "redis d e",
+    ] {
         bench.record(decision(text));
     }
     bench.query("redis");

@@ -31,12 +31,18 @@ fn explicit_deliberation_comes_back_in_both_spellings() {
     let bench = Bench::new();
     let params = with(decision("Use Postgres"), json!({ "deliberation": example() }));
     let (recorded, snake) = bench.record(params);
-    assert_eq!((&recorded["deliberation_auto"], &recorded["deliberation_inputs_count"]), (&Value::Null, &json!(3)));
+    assert_eq!(
+        (&recorded["deliberation_auto"], &recorded["deliberation_inputs_count"]),
+        (&Value::Null, &json!(3))
+    );
     let camel = bench.call(Method::GetDecision, json!({ "id": recorded["id"] }));
     assert_eq!(camel["deliberation"], example());
     let trace = &snake["deliberation"];
     assert_eq!((&trace["total_duration_ms"], &trace["convergence_point"]), (&json!(8200), &json!(2)));
-    assert_eq!((&trace["steps"][0]["duration_ms"], &trace["steps"][1]["duration_ms"]), (&json!(3200), &json!(1800)));
+    assert_eq!(
+        (&trace["steps"][0]["duration_ms"], &trace["steps"][1]["duration_ms"]),
+        (&json!(3200), &json!(1800))
+    );
     assert_eq!(trace["steps"][1]["conclusion"], true);
     let keyspace = bench.space.find_keyspace("annals.decisions").unwrap().unwrap();
     let stored = keyspace.get(recorded["id"].as_str().unwrap().as_bytes()).unwrap().unwrap();
@@ -60,7 +66,9 @@ fn unknown_members_keep_their_bytes() {
     let id = &serde_json::from_str::<Value>(&answer).unwrap()["id"];
     let read = bench.decisions.call(&caller, Method::GetDecision, &json!({ "id": id }).to_string()).unwrap();
     assert_eq!(read.matches(odd).count(), 4, "{read}");
-    for part in [r#""x\u0061":"#, r#""confidence":0.850"#, r#""totalDurationMs":1.50"#, r#""inputs_used":["i"]"#] {
+    for part in
+        [r#""x\u0061":"#, r#""confidence":0.850"#, r#""totalDurationMs":1.50"#, r#""inputs_used":["i"]"#]
+    {
         assert!(read.contains(part), "{part}: {read}");
     }
     assert!(!read.contains("conclusion"), "only a conclusion says so: {read}");
@@ -135,7 +143,10 @@ fn thought_with_an_id_is_appended_to_the_stored_decision() {
     assert_eq!((&done["mode"], &done["step"]), (&json!("post-decision"), &json!(3)));
     let read = bench.read(id);
     let step = &read["deliberation"]["steps"][2];
-    assert_eq!((&step["step"], &step["type"], &step["conclusion"]), (&json!(3), &json!("reasoning"), &Value::Null));
+    assert_eq!(
+        (&step["step"], &step["type"], &step["conclusion"]),
+        (&json!(3), &json!("reasoning"), &Value::Null)
+    );
     assert_eq!(read["deliberation"]["convergence_point"], 2, "the rest stays");
     // A decision without a deliberation gets one.
     let (plain, _) = bench.record(decision("plain"));
@@ -155,7 +166,8 @@ fn reviews_set_the_outcome_and_keep_earlier_ones() {
     let (recorded, read) = bench.record(decision("d"));
     assert_eq!((&read["status"], &read["outcome"]), (&json!("pending"), &Value::Null));
     let id = recorded["id"].as_str().unwrap();
-    let review = json!({ "id": id, "outcome": "failure", "actualResult": "too slow", "lessons": ["measure"] });
+    let review =
+        json!({ "id": id, "outcome": "failure", "actualResult": "too slow", "lessons": ["measure"] });
     bench.call(Method::ReviewOutcome, review);
     bench.call(Method::ReviewOutcome, json!({ "id": id, "outcome": "success" }));
     let read = bench.read(id);

@@ -13,7 +13,10 @@ fn rules_select_by_category_stakes_text_and_confidence() {
         Method::SetGuardrail,
         json!({ "id": "no-friday", "description": "No deployments on Friday", "contains": ["Friday"], "phase": "check" }),
     );
-    bench.call(Method::SetGuardrail, json!({ "id": "sure", "stakes": ["high", "critical"], "minConfidence": 0.8 }));
+    bench.call(
+        Method::SetGuardrail,
+        json!({ "id": "sure", "stakes": ["high", "critical"], "minConfidence": 0.8 }),
+    );
     bench.call(Method::SetGuardrail, json!({ "id": "security", "category": ["security"], "effect": "warn" }));
     let check = |params: Value| bench.call(Method::CheckGuardrails, params);
     let violations = |params: Value| texts(&check(params)["violations"], "guardrail");
@@ -23,7 +26,10 @@ fn rules_select_by_category_stakes_text_and_confidence() {
     assert_eq!(violations(json!({ "description": "x", "stakes": "high" })), ["sure"], "nothing is stated");
     assert_eq!(violations(json!({ "description": "x", "stakes": "high", "confidence": 0.8 })), [""; 0]);
     let warned = check(json!({ "description": "x", "category": "security" }));
-    assert_eq!((&warned["allowed"], texts(&warned["warnings"], "guardrail")), (&json!(true), vec!["security".into()]));
+    assert_eq!(
+        (&warned["allowed"], texts(&warned["warnings"], "guardrail")),
+        (&json!(true), vec!["security".into()])
+    );
     assert_eq!(warned["evaluated"], 3);
     // The same rules hold when a decision is recorded; a rule of the phase `check` does not.
     let bad = json!({ "decision": "Deploy on Friday", "confidence": 0.5, "stakes": "high" });
@@ -44,7 +50,11 @@ fn switch_requires_a_deliberation_of_new_decisions() {
     bench.call(Method::Configure, json!({ "requireDeliberation": true }));
     let (kind, text) = bench.refused(Method::RecordDecision, decision("New"));
     assert!(kind == ErrorKind::Conflict && text.contains("require-deliberation"), "{text}");
-    assert_eq!(bench.read(old["id"].as_str().unwrap())["deliberation"], Value::Null, "old ones stay readable");
+    assert_eq!(
+        bench.read(old["id"].as_str().unwrap())["deliberation"],
+        Value::Null,
+        "old ones stay readable"
+    );
     // A captured input is a deliberation. A deliberation without reasoning is warned of.
     bench.query("q");
     let (recorded, _) = bench.record(decision("New"));
@@ -66,7 +76,8 @@ fn blocked_decision_leaves_the_inputs() {
     bench.query("q");
     bench.call(Method::SetGuardrail, json!({ "id": "never", "contains": ["drop"] }));
     bench.refused(Method::RecordDecision, decision("drop it"));
-    let missing = json!({ "deliberation": { "steps": [{ "step": 1, "thought": "t", "inputs_used": ["nope"] }] } });
+    let missing =
+        json!({ "deliberation": { "steps": [{ "step": 1, "thought": "t", "inputs_used": ["nope"] }] } });
     bench.refused(Method::RecordDecision, with(decision("d"), missing));
     assert_eq!(bench.waiting(), [("rpc:x".to_owned(), 1)]);
     assert_eq!(bench.record(decision("keep it")).0["deliberation_inputs_count"], 1);

@@ -1,6 +1,6 @@
 //! Queries by text, meaning and filters.
 
-use annals_deliberation::Method;
+use annals_deliberation::{Caller, Method, TextEmbedder};
 use serde_json::{Value, json};
 
 use crate::support::{Bench, SECOND, decision, texts, with};
@@ -20,7 +20,8 @@ fn filters_narrow_a_query_and_newest_come_first() {
         bench.record(with(decision(text), more));
         bench.sim.advance_ns(60 * SECOND);
     }
-    let one = bench.call(Method::QueryDecisions, json!({ "category": "security" }))["decisions"][0]["id"].clone();
+    let one =
+        bench.call(Method::QueryDecisions, json!({ "category": "security" }))["decisions"][0]["id"].clone();
     bench.call(Method::ReviewOutcome, json!({ "id": one, "outcome": "success" }));
     let found = |params: Value| titles(&bench.call(Method::QueryDecisions, params));
     assert_eq!(found(json!({})), ["three", "two", "one"]);
@@ -51,17 +52,25 @@ fn filters_narrow_a_query_and_newest_come_first() {
 #[test]
 fn words_and_vectors_are_fused() {
     let bench = Bench::new();
-    for (text, vector) in [("cheap storage", [1.0, 0.0]), ("fast cache", [0.9, 0.1]), ("cheap lunch", [0.0, 1.0])] {
+    for (text, vector) in
+        [("cheap storage", [1.0, 0.0]), ("fast cache", [0.9, 0.1]), ("cheap lunch", [0.0, 1.0])]
+    {
         bench.record(with(decision(text), json!({ "embedding": vector, "embeddingModel": "e" })));
     }
     bench.record(decision("cheap without a vector"));
     let ask = |params: Value| bench.call(Method::QueryDecisions, params);
     let vector = json!({ "embedding": [1.0, 0.0], "embeddingModel": "e" });
     let semantic = ask(vector.clone());
-    assert_eq!((titles(&semantic), &semantic["mode"]), (["cheap storage", "fast cache", "cheap lunch"].map(str::to_owned).to_vec(), &json!("semantic")));
+    assert_eq!(
+        (titles(&semantic), &semantic["mode"]),
+        (["cheap storage", "fast cache", "cheap lunch"].map(str::to_owned).to_vec(), &json!("semantic"))
+    );
     assert_eq!(semantic["decisions"][0]["distance"], 0.0);
     let fused = ask(with(vector.clone(), json!({ "query": "cheap" })));
-    assert_eq!((titles(&fused)[0].as_str(), &fused["mode"], &fused["total"]), ("cheap storage", &json!("hybrid"), &json!(4)));
+    assert_eq!(
+        (titles(&fused)[0].as_str(), &fused["mode"], &fused["total"]),
+        ("cheap storage", &json!("hybrid"), &json!(4))
+    );
     assert_eq!(titles(&fused).len(), 4);
     let words = ask(with(vector, json!({ "query": "lunch", "retrievalMode": "keyword" })));
     assert_eq!((titles(&words), &words["mode"]), (vec!["cheap lunch".to_owned()], &json!("keyword")));
@@ -104,4 +113,29 @@ fn rebuilt_index_answers_as_the_one_before() {
     };
     let before = ask(&bench);
     assert_eq!(ask(&bench.opened_again()), before);
+}
+
+/// Vectors are made for callers that send none. A failing embedder stops no call, and is said.
+#[test]
+fn embedder_of_the_caller_makes_vectors_and_its_failure_is_said() {
+    let bench = Bench::new();
+    let embed = |text: &str| match text {
+        text if text.contains("fail") => {
+            Err(annals::Error::new(annals::ErrorKind::Unavailable, "it is away"))
+        }
+        text if text.contains("cat") || text.contains("kitten") => Ok(vec![1.0, 0.0]),
+        _ => Ok(vec![0.0, 1.0]),
+    };
+    let embedder = Some(TextEmbedder { id: "e", embed: &embed });
+    let caller = Caller { embedder, ..Caller::new("x") };
+    let ask = |method, params: Value| bench.call_as(&caller, method, &params).unwrap();
+    ask(Method::RecordDecision, decision("Feed the cat"));
+    ask(Method::RecordDecision, decision("Walk the dog"));
+    let found = ask(Method::QueryDecisions, json!({ "query": "kitten" }));
+    assert_eq!((titles(&found)[0].as_str(), &found["mode"]), ("Feed the cat", &json!("hybrid")));
+    let failed = ask(Method::RecordDecision, decision("fail"));
+    assert_eq!(failed["embedding_failed"], "it is away");
+    let failed = ask(Method::QueryDecisions, json!({ "query": "fail" }));
+    assert_eq!((&failed["embedding_failed"], &failed["mode"]), (&json!("it is away"), &json!("keyword")));
+    assert_eq!(titles(&failed), ["fail"]);
 }

@@ -56,7 +56,12 @@ fn events_without_times_follow_those_before_and_say_so() {
         ],
     });
     let events = exported(trace, "json")["events"].take();
-    let times: Vec<_> = events.as_array().unwrap().iter().map(|event| (event["t_ms"].clone(), event["end_ms"].clone(), event["estimated"].clone())).collect();
+    let times: Vec<_> = events
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| (event["t_ms"].clone(), event["end_ms"].clone(), event["estimated"].clone()))
+        .collect();
     let at = |start: f64, end: f64| (json!(start), json!(end), json!(true));
     assert_eq!(times, [at(0.0, 0.0), at(0.0, 100.0), at(100.0, 150.0)]);
 }

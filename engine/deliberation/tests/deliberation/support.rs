@@ -45,7 +45,12 @@ impl Bench {
         Self::on(sim)
     }
 
-    pub(crate) fn call_as(&self, caller: &Caller<'_>, method: Method, params: &Value) -> annals::Result<Value> {
+    pub(crate) fn call_as(
+        &self,
+        caller: &Caller<'_>,
+        method: Method,
+        params: &Value,
+    ) -> annals::Result<Value> {
         let answer = self.decisions.call(caller, method, &params.to_string())?;
         Ok(serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}")))
     }

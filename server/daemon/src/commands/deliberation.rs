@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use annals_deliberation::{Caller, Method};
+use annals_deliberation::{Caller, Method, TextEmbedder};
+use annals_memory::Embedder as _;
+use annals_proxy::embeddings::ConfiguredEmbedder;
 
 use super::memory::tenant_of_namespace;
 use super::parse::{syntax, word_is};
@@ -67,12 +69,28 @@ fn run(call: &mut CommandCall<'_, '_>, method: Method) -> CommandResult {
     let redactor = call.daemon.redactor(call.session)?;
     // A redacted reader may not record: its calls are no inputs.
     let tracks = redactor.is_none();
-    let caller = Caller { is_other_token: &is_other_token, tracks, ..Caller::new(&token) };
+    let embedder = match method {
+        Method::RecordDecision | Method::QueryDecisions => Some(tenant.embedder()?),
+        _ => None,
+    };
+    let embedder = match embedder.as_deref() {
+        Some(ConfiguredEmbedder::Http(embedder)) => Some(&**embedder),
+        // The built-in embedder makes cards of words, which the index of decisions has already.
+        _ => None,
+    };
+    let embed = |text: &str| {
+        let made = embedder.map(|embedder| embedder.embed(&[text])).transpose()?;
+        Ok(made.into_iter().flatten().next().unwrap_or_default())
+    };
+    let caller = Caller {
+        is_other_token: &is_other_token,
+        tracks,
+        embedder: embedder.map(|embedder| TextEmbedder { id: embedder.id(), embed: &embed }),
+        ..Caller::new(&token)
+    };
     let answer = tenant.deliberation()?.call(&caller, method, params)?;
     Ok(Reply::Json(match redactor {
         None => answer,
-        Some(redactor) => {
-            String::from_utf8_lossy(&redactor.body(answer.as_bytes(), None).bytes).into_owned()
-        }
+        Some(redactor) => String::from_utf8_lossy(&redactor.body(answer.as_bytes(), None).bytes).into_owned(),
     }))
 }

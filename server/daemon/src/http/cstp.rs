@@ -111,7 +111,8 @@ async fn run(shared: &HttpShared, session: &mut Session, text: &str) -> Option<S
             }
         },
         _ => {
-            let why = "a call has \"jsonrpc\": \"2.0\", a \"method\", and an \"id\" that is a text or a number";
+            let why =
+                "a call has \"jsonrpc\": \"2.0\", a \"method\", and an \"id\" that is a text or a number";
             let id = id.filter(|_| is_valid_id).unwrap_or("null");
             return Some(error(id, INVALID_REQUEST, why, None));
         }
@@ -124,7 +125,8 @@ fn outcome(id: &str, reply: Reply) -> String {
         Reply::Json(text) => format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{text}}}"),
         Reply::Error(text) => {
             let (code, why) = text.split_once(' ').unwrap_or(("ERR", &text));
-            let number = CODES.iter().find(|(known, _)| *known == code).map_or(INTERNAL_ERROR, |(_, number)| *number);
+            let number =
+                CODES.iter().find(|(known, _)| *known == code).map_or(INTERNAL_ERROR, |(_, number)| *number);
             error(id, number, why, Some(code))
         }
         _ => error(id, INTERNAL_ERROR, "the reply is not JSON", Some("BUG")),

@@ -252,9 +252,11 @@ fn cstp_operation() -> Value {
         "properties": { "jsonrpc": { "const": "2.0" }, "id": id, "result": {}, "error": { "type": "object" } },
         "required": ["jsonrpc", "id"],
     });
-    let one_or_many = |schema: Value| json!({ "application/json": { "schema": {
+    let one_or_many = |schema: Value| {
+        json!({ "application/json": { "schema": {
         "anyOf": [schema.clone(), { "type": "array", "items": schema }],
-    } } });
+    } } })
+    };
     let responses = json!({
         "200": { "description": "The answers. An error of a call is in its answer.", "content": one_or_many(answer) },
         "204": { "description": "All calls were notifications." },

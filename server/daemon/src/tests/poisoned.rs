@@ -266,10 +266,11 @@ fn is_refused(reply: &str) -> bool {
 fn every_command_stands_in_one_list_by_what_it_does() {
     let first = |script: &'static str| lines(script).map(|line| line.split(' ').next().unwrap());
     let writes: HashSet<_> = first(WRITES).collect();
-    let reads: HashSet<_> = first(READS).chain(first(COUNTED_READ))
-            .chain(first(CAPTURED_READS))
-            .chain(first(RANDOM_READ))
-            .collect();
+    let reads: HashSet<_> = first(READS)
+        .chain(first(COUNTED_READ))
+        .chain(first(CAPTURED_READS))
+        .chain(first(RANDOM_READ))
+        .collect();
     let neutral: HashSet<_> = NEUTRAL.split(' ').collect();
     for CommandSchema { name, flags, .. } in all_commands() {
         let both = flags.contains(&"both");

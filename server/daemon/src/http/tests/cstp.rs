@@ -40,7 +40,8 @@ fn three_calls_become_inputs_of_the_next_decision() {
     assert_eq!(recorded["deliberation_inputs_count"], 3);
     let read = api.result("getDecision", json!({ "id": recorded["id"] }));
     let (inputs, steps) = (&read["deliberation"]["inputs"], &read["deliberation"]["steps"]);
-    let texts: Vec<&str> = inputs.as_array().unwrap().iter().map(|input| input["text"].as_str().unwrap()).collect();
+    let texts: Vec<&str> =
+        inputs.as_array().unwrap().iter().map(|input| input["text"].as_str().unwrap()).collect();
     assert_eq!(
         texts,
         [
@@ -49,7 +50,8 @@ fn three_calls_become_inputs_of_the_next_decision() {
             "Reviewed reason stats: 0 types, 0 decisions",
         ]
     );
-    let types: Vec<&str> = steps.as_array().unwrap().iter().map(|step| step["type"].as_str().unwrap()).collect();
+    let types: Vec<&str> =
+        steps.as_array().unwrap().iter().map(|step| step["type"].as_str().unwrap()).collect();
     assert_eq!(types, ["analysis", "constraint", "empirical"]);
     for (at, step) in steps.as_array().unwrap().iter().enumerate() {
         assert_eq!(step["step"], at + 1);
@@ -70,10 +72,9 @@ fn three_calls_become_inputs_of_the_next_decision() {
 #[test]
 fn batches_notifications_and_errors_follow_json_rpc() {
     let api = TestApi::new();
-    let call = |id: Value, method: &str, params: Value| {
-        json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
-    };
-    let thought = json!({ "jsonrpc": "2.0", "method": "cstp.recordThought", "params": { "text": "cheap first" } });
+    let call = |id: Value, method: &str, params: Value| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+    let thought =
+        json!({ "jsonrpc": "2.0", "method": "cstp.recordThought", "params": { "text": "cheap first" } });
     let batch = json!([
         call(json!("a"), "cstp.queryDecisions", json!({ "query": "x" })),
         thought,
@@ -104,7 +105,10 @@ fn batches_notifications_and_errors_follow_json_rpc() {
     assert_eq!(code(br#"{"jsonrpc":"1.0","id":1,"method":"cstp.getDecision"}"#), -32600);
     assert_eq!(code(br#"{"jsonrpc":"2.0","id":{},"method":"cstp.getDecision"}"#), -32600);
     assert_eq!(code(br#"{"jsonrpc":"2.0","id":1,"method":"cstp.getDecision","params":[1]}"#), -32602);
-    assert_eq!(code(br#"{"jsonrpc":"2.0","id":1,"method":"cstp.getDecision","params":{"id":"00000000"}}"#), -32004);
+    assert_eq!(
+        code(br#"{"jsonrpc":"2.0","id":1,"method":"cstp.getDecision","params":{"id":"00000000"}}"#),
+        -32004
+    );
     let error = api.rpc("recordDecision", json!({ "decision": "x", "confidence": 1.5 }));
     assert!(error["error"]["message"].as_str().unwrap().contains("not from 0 to 1"), "{error}");
     assert_eq!(error["error"]["data"]["code"], "ERR");
@@ -138,11 +142,16 @@ fn tokens_have_their_own_inputs_and_rights() {
     api.rpc_as("ann", "queryDecisions", json!({ "query": "hers" }));
     let bobs = api.rpc_as("bob", "recordDecision", decision());
     assert_eq!(bobs["result"]["deliberation_inputs_count"], Value::Null, "{bobs}");
-    let stolen = api.rpc_as("bob", "recordDecision", json!({ "decision": "d", "confidence": 1, "agentId": "ann" }));
+    let stolen =
+        api.rpc_as("bob", "recordDecision", json!({ "decision": "d", "confidence": 1, "agentId": "ann" }));
     assert!(stolen["error"]["message"].as_str().unwrap().contains("another token"), "{stolen}");
-    let hers = api.rpc_as("ann", "recordDecision", json!({
-        "decision": "Write to ann@example.com", "confidence": 1, "agentId": "sub-agent",
-    }));
+    let hers = api.rpc_as(
+        "ann",
+        "recordDecision",
+        json!({
+            "decision": "Write to ann@example.com", "confidence": 1, "agentId": "sub-agent",
+        }),
+    );
     assert_eq!(hers["result"]["deliberation_inputs_count"], 1, "{hers}");
     let id = &hers["result"]["id"];
     // Reading needs no right to record; recording, reviewing and switches do.
