@@ -37,7 +37,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
             "repair",
         ],
     ),
-    ("The daemon:", &["serve", "token"]),
+    ("Servers:", &["serve", "token", "mcp"]),
 ];
 const OTHERS_HEADING: &str = "Others:";
 /// Columns of the verb's name at the start of a line of help.

@@ -31,7 +31,7 @@ pub(crate) use read::{DiffArgs, OpenArgs, RunsArgs, ShowArgs, StateArgs, Suspect
 pub(crate) use record::{AttachArgs, NewRunArgs, RecordArgs};
 pub(crate) use replay::{DivergenceArg, DriftArgs, ForkArgs, ReplayArgs, TimingArg};
 pub(crate) use retain::{ForgetArgs, PinArgs, RetainArgs, UnpinArgs};
-pub(crate) use serve::{LogFormatArg, ServeArgs, TokenAddArgs, TokenVerb};
+pub(crate) use serve::{LogFormatArg, McpArgs, ServeArgs, TokenAddArgs, TokenVerb};
 pub(crate) use shared::{
     CacheArg, IdentityArgs, InputArgs, LingerArgs, LiveArgs, NetworkArgs, NetworkScopeArg, ProfileArgs,
     RuleArgs, StdinArg,
@@ -85,6 +85,8 @@ pub(crate) enum Verb {
     /// Manage the tokens for access to a daemon over TCP and HTTP
     #[command(subcommand)]
     Token(TokenVerb),
+    /// Give an agent tools for runs and memory: an MCP server on standard input and output
+    Mcp(McpArgs),
     /// Create a store
     Init,
     /// Import runs from a file of transcripts or frames

@@ -1,8 +1,10 @@
-//! Verbs of the daemon: `serve` and `token`.
+//! Verbs that serve: `serve`, `token` and `mcp`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+
+use super::shared::ProfileArgs;
 
 #[derive(Debug, Args)]
 #[command(
@@ -100,4 +102,16 @@ pub(crate) struct TokenAddArgs {
 pub(crate) struct TokenRevokeArgs {
     /// Name of the token
     pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "An agent's program starts this command and speaks MCP with it. The store is read while others write to it. docs/mcp.md has the configuration for Claude Code, Codex, Cursor and VS Code."
+)]
+pub(crate) struct McpArgs {
+    /// Also offer the tools that write to the store
+    #[arg(long, conflicts_with = "profile")]
+    pub(crate) write: bool,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
 }

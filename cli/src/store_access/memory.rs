@@ -8,7 +8,7 @@ use annals_memory::{
     Definition, Embedder, HitWeights, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions,
     TrainingFormat,
 };
-use annals_server::{AskOutcome, ConfiguredEmbedder, RememberOutcome};
+use annals_server::{AskOutcome, ConfiguredEmbedder, EmbeddingsOptions, RememberOutcome};
 
 use super::failures::engine_failure;
 use super::opening::write_options;
@@ -18,18 +18,21 @@ use crate::watched_embedder::Watched;
 
 impl StoreAccess {
     /// Stores an entry or a snapshot in an agent's memory, and creates the store if there is none. Returns
-    /// the entry's id. If a daemon or a recorder holds the store, it executes the command `words` instead.
+    /// the entry's id. If a daemon or a recorder holds the store, that process stores the entry.
     pub(crate) fn remember(
         root: &Path,
         namespace: &str,
-        words: &[&[u8]],
         whose: &Identity,
         text: &str,
         wait: StoreWait,
     ) -> CliResult<String> {
         let refused =
             |error| refused_failure(error, "docs/memory.md has the form of an entry and of a snapshot");
-        let store = match wait.ask_or_open(root, words, &write_options(), false).map_err(refused)? {
+        let remote =
+            EmbeddingsOptions::from_variables(&|name| std::env::var(name).ok()).map_err(embedder_failure)?;
+        let remote = remote.map(|options| options.id());
+        let words = put_words(text, remote.as_deref(), whose, namespace);
+        let store = match wait.ask_or_open(root, &words, &write_options(), false).map_err(refused)? {
             AskOutcome::Asked(id) => return Ok(id),
             AskOutcome::Opened(store) => store,
         };
@@ -152,6 +155,24 @@ impl StoreAccess {
     }
 }
 
+/// The command that stores an entry through another process.
+fn put_words<'a>(
+    text: &'a str,
+    embedder: Option<&'a str>,
+    whose: &'a Identity,
+    namespace: &'a str,
+) -> Vec<&'a [u8]> {
+    let mut words: Vec<&[u8]> =
+        vec![b"MEM.PUT", text.as_bytes(), b"EMBED", b"NAMESPACE", namespace.as_bytes()];
+    words.extend(embedder.iter().flat_map(|id| [&b"EMBEDDER"[..], id.as_bytes()]));
+    let parts =
+        [("TENANT", &whose.tenant), ("PRINCIPAL", &whose.principal), ("CONVERSATION", &whose.conversation)];
+    for (option, part) in parts {
+        words.extend(part.iter().flat_map(|part| [option.as_bytes(), part.as_bytes()]));
+    }
+    words
+}
+
 /// The failure of an entry or definition that this process, or the one that holds the store, refused.
 pub(super) fn refused_failure(error: Error, hint: &str) -> Failure {
     let told = error.to_string();
@@ -162,6 +183,6 @@ pub(super) fn refused_failure(error: Error, hint: &str) -> Failure {
 }
 
 /// The failure of the embedder that the environment describes.
-pub(crate) fn embedder_failure(error: Error) -> Failure {
+fn embedder_failure(error: Error) -> Failure {
     Failure::failed(error, "docs/memory.md lists the variables that configure an HTTP embedder")
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use annals_memory::{Identity, MemoryHit, MemoryQuery, Projection, TrainingFormat, prompt_text};
-use annals_server::{EmbeddingsOptions, redacted_hits};
+use annals_server::redacted_hits;
 use serde_json::json;
 
 use crate::args::{
@@ -14,7 +14,7 @@ use crate::args::{
 use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, metadata};
 use crate::profiles;
-use crate::store_access::{StoreAccess, StoreWait, embedder_failure};
+use crate::store_access::{StoreAccess, StoreWait, redaction_failure};
 use crate::{input, locate};
 
 /// Most bytes of an entry's file: slightly more than the engine accepts, so that the engine's error is shown.
@@ -34,14 +34,9 @@ pub(super) fn remember(global: &GlobalArgs, args: &RememberArgs, out: &mut CliOu
     let place = source_name(&args.file);
     let text = parse_utf8(bytes, &place, "a memory is JSON in UTF-8")?;
     let root = locate::store(global.store.as_deref());
-    let far =
-        EmbeddingsOptions::from_variables(&|name| std::env::var(name).ok()).map_err(embedder_failure)?;
-    let far = far.map(|options| options.id());
-    let brought = put_words(&text, far.as_deref(), &args.whose, &global.namespace);
     let id = StoreAccess::remember(
         &root,
         &global.namespace,
-        &brought,
         &whose,
         &text,
         StoreWait::from_args(global),
@@ -214,24 +209,6 @@ pub(super) fn parse_utf8(bytes: Vec<u8>, place: &str, hint: &str) -> CliResult<S
         let (line, column) = line_and_column(error.as_bytes(), error.utf8_error().valid_up_to());
         Failure::failed(format!("{place}: not UTF-8 at line {line} column {column}"), hint)
     })
-}
-
-/// The command that stores an entry through a daemon.
-fn put_words<'a>(
-    text: &'a str,
-    embedder: Option<&'a str>,
-    whose: &'a IdentityArgs,
-    namespace: &'a str,
-) -> Vec<&'a [u8]> {
-    let mut words: Vec<&[u8]> =
-        vec![b"MEM.PUT", text.as_bytes(), b"EMBED", b"NAMESPACE", namespace.as_bytes()];
-    words.extend(embedder.iter().flat_map(|id| [&b"EMBEDDER"[..], id.as_bytes()]));
-    let parts =
-        [("TENANT", &whose.tenant), ("PRINCIPAL", &whose.principal), ("CONVERSATION", &whose.conversation)];
-    for (option, part) in parts {
-        words.extend(part.iter().flat_map(|part| [option.as_bytes(), part.as_bytes()]));
-    }
-    words
 }
 
 /// The line and column of a byte, counted from 1.

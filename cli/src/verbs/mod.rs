@@ -13,6 +13,7 @@ mod init;
 mod inspect;
 mod kv;
 mod ledger;
+mod mcp;
 mod memory;
 mod network;
 mod open;
@@ -48,6 +49,7 @@ pub(crate) fn run(cli: &Cli) -> CliResult<()> {
         Verb::Attach(args) => attach::run(global, args, &mut out),
         Verb::Serve(args) => serve::run(global, args),
         Verb::Token(verb) => token::run(global, verb, &mut out),
+        Verb::Mcp(args) => mcp::run(global, args),
         Verb::Import(args) => import::run(global, args, &mut out),
         Verb::Runs(args) => runs::run(global, args, &mut out),
         Verb::Show(args) => show::run(global, args, &mut out),

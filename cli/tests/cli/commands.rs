@@ -190,7 +190,7 @@ fn a_run_on_a_narrow_terminal_fits_its_lines() {
 fn help_shows_the_verbs_in_groups() {
     let help = CliBench::new().run("--help").text();
     for group in
-        ["Record and replay:", "Look:", "Compare and fork:", "Keys and memory:", "Evidence:", "The daemon:"]
+        ["Record and replay:", "Look:", "Compare and fork:", "Keys and memory:", "Evidence:", "Servers:"]
     {
         assert!(help.contains(&format!("\n{group}\n")), "{group} is not in {help}");
     }

@@ -1,11 +1,15 @@
 //! Views of recorded exchanges for people: what a request adds to the previous one, and which frame of a
 //! failed run to read first.
 
+use std::borrow::Cow;
+
 use annals::{Component, RecordedFrame, RunReader};
 
 use annals_policy::exchange::{ExchangeMetadata, WHY_SEVERE};
 use annals_policy::profiles::Redactor;
-use annals_policy::providers::{self, DECODED_BYTES_MAX, ModelApi, RequestChanges};
+use annals_policy::providers::{
+    self, DECODED_BYTES_MAX, ExchangeSummary, ModelApi, RequestChanges, WireExchange, summary_with,
+};
 
 /// The frame of a failed run to read first, with its context.
 #[derive(Debug)]
@@ -122,8 +126,46 @@ pub(crate) fn decode_answer(frame: &RecordedFrame) -> Vec<u8> {
     providers::decode(coding, &frame.output, DECODED_BYTES_MAX).bytes.into_owned()
 }
 
+/// Text, tool calls, refusal and error of a model call's answer, as the profile `by` shows it, with at most
+/// `text_bytes_max` bytes of text. `None` if the frame is not a model call.
+#[must_use]
+pub fn answer_summary(
+    frame: &RecordedFrame,
+    by: Option<&Redactor>,
+    text_bytes_max: usize,
+) -> Option<ExchangeSummary> {
+    let (api, _) = api_and_body(frame)?;
+    let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).ok();
+    let header =
+        |name: &str| exchange.as_ref().and_then(|exchange| exchange.volatile.response_headers.get(name));
+    let decoded = providers::decode(header("content-encoding"), &frame.output, DECODED_BYTES_MAX).bytes;
+    let shown = match by {
+        Some(by) => by.body(&decoded, None).bytes,
+        None => Cow::Borrowed(&*decoded),
+    };
+    // An imported answer is the message alone.
+    let response = match &exchange {
+        Some(_) => shown,
+        None => Cow::Owned([br#"{"choices":[{"message":"#, &*shown, b"}]}"].concat()),
+    };
+    let status = exchange.as_ref().map_or(Some(200), |exchange| exchange.http.status);
+    Some(summary_with(
+        &WireExchange {
+            api: &api,
+            request: b"",
+            request_encoding: None,
+            status: status.unwrap_or(0),
+            content_type: header("content-type"),
+            content_encoding: None,
+            response: &response,
+        },
+        text_bytes_max,
+    ))
+}
+
 /// A frame as the profile shows it.
-pub(crate) fn redacted_frame(frame: RecordedFrame, by: Option<&Redactor>) -> RecordedFrame {
+#[must_use]
+pub fn redacted_frame(frame: RecordedFrame, by: Option<&Redactor>) -> RecordedFrame {
     let Some(by) = by else { return frame };
     let shown = by.frame(&frame.input, &frame.output, &frame.metadata);
     RecordedFrame { input: shown.input, output: shown.output, metadata: shown.metadata, ..frame }

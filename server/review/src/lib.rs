@@ -13,4 +13,6 @@ pub mod run_memory;
 pub mod suspect;
 
 pub use align::{Alignment, BodyDifference, FrameDifference, FramePair, align, frame_difference};
-pub use frame_views::{FailureReport, decoded_answer, failure_report, new_part, new_tool_results};
+pub use frame_views::{
+    FailureReport, answer_summary, decoded_answer, failure_report, new_part, new_tool_results, redacted_frame,
+};

@@ -1,0 +1,94 @@
+//! The store of `annals mcp`: opened for reading when a tool first needs it, and for writing by one call at a
+//! time.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use annals::{Error, ErrorKind, Namespace, Result, Store};
+use annals_mcp::McpStore;
+use annals_memory::{Identity, Memory, MemoryHit, MemoryQuery};
+use annals_server::ConfiguredEmbedder;
+use annals_server::profiles::Redactor;
+
+use super::{StoreAccess, StoreWait};
+use crate::failure::Failure;
+
+/// A namespace of a store for tools.
+pub(crate) struct ToolStore {
+    root: PathBuf,
+    namespace: String,
+    redactor: Option<Redactor>,
+    is_writable: bool,
+    wait: StoreWait,
+    reader: Mutex<Option<Store>>,
+}
+
+impl ToolStore {
+    pub(crate) fn new(
+        root: PathBuf,
+        namespace: &str,
+        redactor: Option<Redactor>,
+        is_writable: bool,
+        wait: StoreWait,
+    ) -> Self {
+        let (namespace, reader) = (namespace.to_owned(), Mutex::new(None));
+        Self { root, namespace, redactor, is_writable, wait, reader }
+    }
+
+    /// The store with all commits. A store that cannot follow its writer any more is opened anew.
+    fn reader(&self) -> Result<Store> {
+        let mut open = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = open.take()
+            && store.refresh().is_ok()
+        {
+            *open = Some(store.clone());
+            return Ok(store);
+        }
+        let store = Store::open_read_only(&self.root).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                Error::new(ErrorKind::NotFound, format!("no store at {}", self.root.display()))
+            }
+            _ => error,
+        })?;
+        *open = Some(store.clone());
+        Ok(store)
+    }
+}
+
+impl McpStore for ToolStore {
+    fn namespace(&self) -> Result<Namespace> {
+        self.reader()?.namespace(&self.namespace)
+    }
+
+    fn redactor(&self) -> Option<&Redactor> {
+        self.redactor.as_ref()
+    }
+
+    fn recall(
+        &self,
+        whose: &Identity,
+        question: &str,
+        wanted: &MemoryQuery<'_>,
+    ) -> Result<Vec<MemoryHit>> {
+        // Without a namespace the embedder caches no vectors, so that a read writes nothing.
+        let embedder = ConfiguredEmbedder::from_environment(None)?;
+        match Memory::open(&self.namespace()?) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            memory => memory?.recall(whose, question, &embedder, wanted),
+        }
+    }
+
+    fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    fn remember(&self, whose: &Identity, entry: &str) -> Result<String> {
+        StoreAccess::remember(&self.root, &self.namespace, whose, entry, self.wait).map_err(|failure| {
+            let what = match failure {
+                Failure::Message { message, .. } => message,
+                _ => "the entry is not stored".to_owned(),
+            };
+            Error::new(ErrorKind::Invalid, what)
+        })
+    }
+}

@@ -1,0 +1,37 @@
+//! What the host of an MCP server provides: a store as one reader sees it.
+
+use annals::Namespace;
+use annals_memory::{Identity, MemoryHit, MemoryQuery};
+use annals_policy::profiles::Redactor;
+
+/// A namespace of a store, as one reader sees it. Calls may block.
+pub trait McpStore: Send + Sync + 'static {
+    /// The namespace, with everything that was committed before the call.
+    ///
+    /// # Errors
+    /// As opening a store for reading: `NotFound` if there is no store or no such namespace.
+    fn namespace(&self) -> annals::Result<Namespace>;
+
+    /// The redaction profile of the reader; `None` if the reader sees what was recorded.
+    fn redactor(&self) -> Option<&Redactor>;
+
+    /// Finds the memory entries that answer a question.
+    ///
+    /// # Errors
+    /// As [`annals_memory::Memory::recall`].
+    fn recall(
+        &self,
+        whose: &Identity,
+        question: &str,
+        wanted: &MemoryQuery<'_>,
+    ) -> annals::Result<Vec<MemoryHit>>;
+
+    /// Whether tools that write are offered.
+    fn is_writable(&self) -> bool;
+
+    /// Stores a memory entry or a snapshot, on disk when the call returns. Returns the entry's id.
+    ///
+    /// # Errors
+    /// `Invalid` for JSON that is neither an entry nor a snapshot; else as a commit.
+    fn remember(&self, whose: &Identity, entry: &str) -> annals::Result<String>;
+}
