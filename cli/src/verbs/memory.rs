@@ -14,7 +14,7 @@ use crate::args::{
 use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, metadata};
 use crate::profiles;
-use crate::store_access::{StoreAccess, StoreWait, redaction_failure};
+use crate::store_access::{StoreAccess, StoreWait};
 use crate::{input, locate};
 
 /// Most bytes of an entry's file: slightly more than the engine accepts, so that the engine's error is shown.
