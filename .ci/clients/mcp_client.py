@@ -18,7 +18,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARY = os.environ.get("ANNALS", str(ROOT / "target" / "debug" / "annals"))
 PACKAGE = "mcp"
-READING = {"search_runs", "last_failed_run", "explain_failure", "get_run", "get_frame", "compare_runs", "recall"}
+READING = {"search_runs", "last_failed_run", "explain_failure", "get_run", "get_frame", "compare_runs", "recall", "query_decisions", "deliberation_stats", "lessons"}
 ANSWER_BYTES_MAX = 24_000
 
 

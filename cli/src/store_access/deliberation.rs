@@ -27,16 +27,20 @@ fn failure(error: Error) -> Failure {
 
 impl StoreAccess {
     /// Calls a method that writes, and creates the store if `creates` and there is none. Returns the result as
-    /// JSON. If a daemon or a recorder holds the store, that process executes the command.
+    /// JSON. Inputs of different sessions are kept apart. If a daemon or a recorder holds the store, that process
+    /// executes the command.
     pub(crate) fn write_decision(
         root: &Path,
         namespace: &str,
         (command, method): (&str, Method),
+        session: Option<&str>,
         params: &str,
         creates: bool,
         wait: StoreWait,
     ) -> CliResult<String> {
-        let words = [command.as_bytes(), params.as_bytes(), b"NAMESPACE", namespace.as_bytes()];
+        let mut words: Vec<&[u8]> =
+            vec![command.as_bytes(), params.as_bytes(), b"NAMESPACE", namespace.as_bytes()];
+        words.extend(session.iter().flat_map(|session| [&b"SESSION"[..], session.as_bytes()]));
         let options = annals::Options { create: creates, ..write_options() };
         let asked = wait.ask_or_open(root, &words, &options, false).map_err(|error| match error.kind() {
             ErrorKind::NotFound if !root.exists() => super::failures::open_failure(root, error),
@@ -48,7 +52,7 @@ impl StoreAccess {
         };
         let space = store.namespace(namespace).map_err(engine_failure)?;
         let decisions = Deliberation::open(&space).map_err(engine_failure)?;
-        let answer = decisions.call(&Caller::new(OWNER), method, params).map_err(failure)?;
+        let answer = decisions.call(&Caller { session, ..Caller::new(OWNER) }, method, params).map_err(failure)?;
         drop((decisions, space));
         store.close().map_err(engine_failure)?;
         Ok(answer)

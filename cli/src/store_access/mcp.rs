@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use annals::{Error, ErrorKind, Namespace, Result, Store};
+use annals_deliberation::{Caller, Deliberation, Method};
+use annals_diagnostics::SessionDiagnostic;
 use annals_mcp::McpStore;
 use annals_memory::{Identity, Memory, MemoryHit, MemoryQuery};
 use annals_server::ConfiguredEmbedder;
@@ -20,6 +22,8 @@ pub(crate) struct ToolStore {
     redactor: Option<Redactor>,
     is_writable: bool,
     wait: StoreWait,
+    /// Names this process among the sessions of the store's owner.
+    session: String,
     reader: Mutex<Option<Store>>,
 }
 
@@ -31,8 +35,9 @@ impl ToolStore {
         is_writable: bool,
         wait: StoreWait,
     ) -> Self {
+        let session = format!("stdio-{}", std::process::id());
         let (namespace, reader) = (namespace.to_owned(), Mutex::new(None));
-        Self { root, namespace, redactor, is_writable, wait, reader }
+        Self { root, namespace, redactor, is_writable, wait, session, reader }
     }
 
     /// The store with all commits. A store that cannot follow its writer any more is opened anew.
@@ -83,12 +88,52 @@ impl McpStore for ToolStore {
     }
 
     fn remember(&self, whose: &Identity, entry: &str) -> Result<String> {
-        StoreAccess::remember(&self.root, &self.namespace, whose, entry, self.wait).map_err(|failure| {
-            let what = match failure {
-                Failure::Message { message, .. } => message,
-                _ => "the entry is not stored".to_owned(),
-            };
-            Error::new(ErrorKind::Invalid, what)
-        })
+        StoreAccess::remember(&self.root, &self.namespace, whose, entry, self.wait).map_err(refusal)
     }
+
+    fn decisions(&self, method: Method, params: &str) -> Result<Option<String>> {
+        if self.is_writable {
+            let command = match method {
+                Method::RecordDecision => "DELIB.RECORD",
+                Method::QueryDecisions => "DELIB.QUERY",
+                Method::RecordThought => "DELIB.THOUGHT",
+                Method::ReviewOutcome => "DELIB.REVIEW",
+                Method::GetDeliberationStats => "DELIB.STATS",
+                _ => return Err(Error::invalid("no tool calls this method")),
+            };
+            let written = StoreAccess::write_decision(
+                &self.root,
+                &self.namespace,
+                (command, method),
+                Some(&self.session),
+                params,
+                true,
+                self.wait,
+            );
+            return written.map(Some).map_err(refusal);
+        }
+        let decisions = match Deliberation::open(&self.namespace()?) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            decisions => decisions?,
+        };
+        let caller = Caller { tracks: false, ..Caller::new("owner") };
+        decisions.call(&caller, method, params).map(Some)
+    }
+
+    fn diagnose(&self, session: &str) -> Result<String> {
+        let parsed = SessionDiagnostic::parse(session).map_err(|error| Error::invalid(error.to_string()))?;
+        let report =
+            StoreAccess::diagnose(&self.root, &self.namespace, (session, &parsed), None, self.wait)
+                .map_err(refusal)?;
+        serde_json::to_string(&report).map_err(|error| Error::invalid(error.to_string()))
+    }
+}
+
+/// The error that a tool's caller reads.
+fn refusal(failure: Failure) -> Error {
+    let what = match failure {
+        Failure::Message { message, .. } => message,
+        _ => "nothing was stored".to_owned(),
+    };
+    Error::new(ErrorKind::Invalid, what)
 }

@@ -292,6 +292,7 @@ fn write(global: &GlobalArgs, command: (&str, Method), params: &str, creates: bo
         &root,
         &global.namespace,
         command,
+        None,
         params,
         creates,
         StoreWait::from_args(global),

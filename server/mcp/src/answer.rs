@@ -1,5 +1,6 @@
 //! Answers of bounded size: pages of items, and pieces of long texts.
 
+use annals_policy::profiles::Redactor;
 use annals_text::visible::printable;
 use serde_json::Value;
 
@@ -97,6 +98,26 @@ pub(crate) fn clipped(text: &str, bytes_max: usize) -> String {
         shown.push('…');
     }
     shown
+}
+
+/// Maximum length of a text in the answer of another layer, in bytes.
+const TEXT_BYTES_MAX: usize = 2000;
+
+/// An answer of another layer: every text as the profile `by` shows it, safe to show, and cut with `…`.
+pub(crate) fn shown(answer: Value, by: Option<&Redactor>) -> Value {
+    match answer {
+        Value::String(text) => {
+            let text = by.map_or_else(|| text.clone(), |by| by.text(&text));
+            Value::String(clipped(&text, TEXT_BYTES_MAX))
+        }
+        Value::Array(items) => items.into_iter().map(|item| shown(item, by)).collect(),
+        Value::Object(members) => members
+            .into_iter()
+            .map(|(name, value)| (clipped(&name, FIELD_BYTES_MAX), shown(value, by)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+        other => other,
+    }
 }
 
 #[cfg(test)]

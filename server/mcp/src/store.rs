@@ -1,6 +1,7 @@
 //! What the host of an MCP server provides: a store as one reader sees it.
 
 use annals::Namespace;
+use annals_deliberation::Method;
 use annals_memory::{Identity, MemoryHit, MemoryQuery};
 use annals_policy::profiles::Redactor;
 
@@ -34,4 +35,17 @@ pub trait McpStore: Send + Sync + 'static {
     /// # Errors
     /// `Invalid` for JSON that is neither an entry nor a snapshot; else as a commit.
     fn remember(&self, whose: &Identity, entry: &str) -> annals::Result<String>;
+
+    /// Calls a method of decisions. Parameters and result are JSON. A writable store captures the call for the
+    /// session's next decision. `None` if a store that is only read has no decisions.
+    ///
+    /// # Errors
+    /// As [`annals_deliberation::Deliberation::call`].
+    fn decisions(&self, method: Method, params: &str) -> annals::Result<Option<String>>;
+
+    /// Records how a session ended. Returns the report as JSON.
+    ///
+    /// # Errors
+    /// As [`annals_diagnostics::Diagnostics::record`].
+    fn diagnose(&self, session: &str) -> annals::Result<String>;
 }

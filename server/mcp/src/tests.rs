@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use annals::{Component, Frame, Namespace, RunSpec, Severity, Status, Store};
+use annals_deliberation::{Caller, Deliberation, Method};
+use annals_diagnostics::Diagnostics;
 use annals_memory::{Identity, Memory, MemoryHit, MemoryQuery, WordEmbedder};
 use annals_policy::profiles::{Profile, Redactor};
 use serde_json::{Map, Value, json};
@@ -42,6 +44,17 @@ impl McpStore for TestStore {
 
     fn remember(&self, whose: &Identity, entry: &str) -> annals::Result<String> {
         Ok(Memory::open(&self.space)?.remember(whose, entry, &WordEmbedder)?.id)
+    }
+
+    fn decisions(&self, method: Method, params: &str) -> annals::Result<Option<String>> {
+        let caller = Caller { session: Some("s1"), tracks: self.is_writable, ..Caller::new("owner") };
+        Deliberation::open(&self.space)?.call(&caller, method, params).map(Some)
+    }
+
+    fn diagnose(&self, session: &str) -> annals::Result<String> {
+        let done = Diagnostics::open(&self.space)?.record_session(session, None);
+        assert!(done.failures.is_empty(), "{:?}", done.failures);
+        Ok(json!({ "id": done.id() }).to_string())
     }
 }
 
@@ -283,6 +296,55 @@ fn memory_tools_store_and_find() {
     assert!(found["hits"][0]["evidence"].as_str().unwrap().contains("credit 580"), "{found}");
     let other = call(&reader, "recall", json!({ "question": "Why was loan #42 rejected?", "tenant": "other" }));
     assert_eq!(other["hits"], json!([]));
+}
+
+/// What an agent asked over MCP becomes the inputs of its decision.
+#[test]
+fn queries_over_mcp_become_inputs_of_a_decision() {
+    let bench = McpBench::new();
+    let writer = bench.server_of(None, true);
+    call(&writer, "query_decisions", json!({ "query": "where does the ledger live" }));
+    call(&writer, "record_thought", json!({ "text": "Postgres has been quiet for a year" }));
+    let decision = json!({ "decision": "Keep the ledger in Postgres", "confidence": 0.85 });
+    let stored = call(&writer, "record_decision", json!({ "decision": decision }));
+    let id = stored["id"].as_str().unwrap().to_owned();
+    let found =
+        call(&bench.server(), "query_decisions", json!({ "query": "ledger", "include_deliberation": true }));
+    let deliberation = &found["decisions"][0]["deliberation"];
+    assert_eq!(deliberation["inputs"].as_array().unwrap().len(), 2, "{found}");
+    assert!(deliberation["inputs"].to_string().contains("where does the ledger live"), "{found}");
+    call(&writer, "review_outcome", json!({ "decision_id": id, "outcome": "success" }));
+    let found = call(&bench.server(), "query_decisions", json!({ "query": "ledger" }));
+    assert_eq!(found["decisions"][0]["outcome"], "success");
+    let stats = call(&bench.server(), "deliberation_stats", json!({}));
+    assert!(stats.to_string().contains("success"), "{stats}");
+}
+
+#[test]
+fn lessons_count_diagnosed_sessions() {
+    let bench = McpBench::new();
+    let empty = call(&bench.server(), "lessons", json!({}));
+    assert_eq!(empty["misleading"], json!([]));
+    let writer = bench.server_of(None, true);
+    for at in 0..3 {
+        let session = json!({
+            "sessionId": format!("s-{at}"), "outcome": "rejected", "injectedObservationIds": ["obs-1"],
+            "toolCallSummary": [{ "tool": "vitest", "success": false }], "filesModified": ["a.ts"],
+        });
+        call(&writer, "diagnose_session", json!({ "session": session }));
+    }
+    let lessons = call(&bench.server(), "lessons", json!({}));
+    assert_eq!(lessons["failures_by_category"]["test_failure"], 3);
+    assert_eq!(lessons["misleading"][0]["observation"], "obs-1");
+}
+
+#[test]
+fn explained_failure_names_suspects_as_a_heuristic() {
+    let bench = McpBench::new();
+    bench.record("bad", &["I look it up.", "The order 9999 does not exist."], Status::Failed);
+    let answer = call(&bench.server(), "explain_failure", json!({ "run": "bad" }));
+    assert_eq!(answer["suspects"]["heuristic"], true);
+    assert_eq!(answer["suspects"]["steps"].as_array().unwrap().len(), 2, "{answer}");
 }
 
 #[test]

@@ -50,17 +50,23 @@ pub(crate) fn command_of(method: Method) -> &'static str {
 }
 
 fn run(call: &mut CommandCall<'_, '_>, method: Method) -> CommandResult {
+    let is_option = |word: &[u8]| word_is(word, "NAMESPACE") || word_is(word, "SESSION");
     let (params, options) = match call.rest(1) {
-        [first, rest @ ..] if !word_is(first, "NAMESPACE") => (first.as_slice(), rest),
+        [first, rest @ ..] if !is_option(first) => (first.as_slice(), rest),
         options => (b"{}".as_slice(), options),
     };
-    let namespace = match options {
-        [] => None,
-        [option, name] if word_is(option, "NAMESPACE") => {
-            Some(std::str::from_utf8(name).map_err(|_| "ERR a namespace is UTF-8")?)
+    let (mut namespace, mut client_session) = (None, None);
+    for option in options.chunks(2) {
+        let [name, value] = option else { return Err(syntax()) };
+        let value = std::str::from_utf8(value).map_err(|_| "ERR a namespace and a session are UTF-8")?;
+        if word_is(name, "NAMESPACE") && namespace.is_none() {
+            namespace = Some(value);
+        } else if word_is(name, "SESSION") && client_session.is_none() {
+            client_session = Some(value);
+        } else {
+            return Err(syntax());
         }
-        _ => return Err(syntax()),
-    };
+    }
     let params = std::str::from_utf8(params)
         .map_err(|error| CommandRefusal(format!("ERR the parameters are not UTF-8: {error}")))?;
     let tenant = tenant_of_namespace(call, namespace)?;
@@ -83,6 +89,7 @@ fn run(call: &mut CommandCall<'_, '_>, method: Method) -> CommandResult {
         Ok(made.into_iter().flatten().next().unwrap_or_default())
     };
     let caller = Caller {
+        session: client_session,
         is_other_token: &is_other_token,
         tracks,
         embedder: embedder.map(|embedder| TextEmbedder { id: embedder.id(), embed: &embed }),

@@ -1,6 +1,7 @@
 //! The tools: what each is called, takes and does.
 
 mod compare;
+mod decisions;
 mod frames;
 mod memory;
 mod runs;
@@ -32,7 +33,14 @@ pub(crate) const TOOLS: &[Tool] = &[
     runs::EXPLAIN_FAILURE,
     compare::COMPARE_RUNS,
     memory::RECALL,
+    decisions::QUERY_DECISIONS,
+    decisions::DELIBERATION_STATS,
+    decisions::LESSONS,
     memory::REMEMBER,
+    decisions::RECORD_DECISION,
+    decisions::RECORD_THOUGHT,
+    decisions::REVIEW_OUTCOME,
+    decisions::DIAGNOSE_SESSION,
 ];
 
 const RUN: Parameter = Parameter {

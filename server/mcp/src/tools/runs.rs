@@ -5,6 +5,7 @@ use annals::{RunReader, RunUid, Severity, Status};
 use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::profiles::Redactor;
 use annals_policy::providers::{ExchangeSummary, Prices};
+use annals_review::suspect::{Transcript, Weights, rank};
 use annals_review::{answer_summary, failure_report, redacted_frame};
 use jiff::Timestamp;
 use memchr::memmem;
@@ -25,6 +26,9 @@ const SEARCH_BYTES_MAX: usize = 64 << 20;
 const SAYS_BYTES_MAX: usize = 240;
 /// Bytes of the answer, and of standard error, of a frame that failed.
 const FAILURE_TEXT_BYTES_MAX: usize = 4000;
+/// Suspect steps of a run, and signals of a step.
+const SUSPECTS_MAX: usize = 3;
+const SIGNALS_MAX: usize = 5;
 /// Lines of what a request adds.
 const NEW_LINES_MAX: usize = 20;
 
@@ -105,7 +109,7 @@ pub(super) const LAST_FAILED_RUN: Tool = Tool {
 pub(super) const EXPLAIN_FAILURE: Tool = Tool {
     name: "explain_failure",
     title: "Explain a failure",
-    description: "Explains one run as last_failed_run does: the frame to look at first and why.",
+    description: "Explains one run as last_failed_run does, and ranks the steps that may have caused the failure: a heuristic from the record alone.",
     parameters: &[RUN],
     writes: false,
     run: explain_failure,
@@ -247,7 +251,31 @@ fn last_failed_run(store: &dyn McpStore, _: &Arguments) -> Result<Value, ToolErr
 }
 
 fn explain_failure(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolError> {
-    explain(store, &named_run(&store.namespace()?, arguments, "run")?)
+    let reader = named_run(&store.namespace()?, arguments, "run")?;
+    let mut answer = explain(store, &reader)?;
+    answer["suspects"] = suspects(&reader, store.redactor())?;
+    Ok(answer)
+}
+
+/// The most suspect steps, with their evidence.
+fn suspects(reader: &RunReader, by: Option<&Redactor>) -> Result<Value, ToolError> {
+    let transcript = Transcript::read(reader, by)?;
+    let weights = Weights::built_in().map_err(|error| ToolError(error.to_string()))?;
+    let steps: Vec<_> = rank(&transcript, &weights)
+        .steps
+        .iter()
+        .take(SUSPECTS_MAX)
+        .map(|step| {
+            let signals: Vec<_> = step
+                .signals
+                .iter()
+                .take(SIGNALS_MAX)
+                .map(|seen| json!({ "name": seen.signal.name(), "seq": seen.seq, "why": field(&seen.why) }))
+                .collect();
+            json!({ "seq": step.seq, "agent": field(&step.agent), "score": step.score, "signals": signals })
+        })
+        .collect();
+    Ok(json!({ "heuristic": true, "steps": steps, "unreadable_frames": transcript.unread.len() }))
 }
 
 fn explain(store: &dyn McpStore, reader: &RunReader) -> Result<Value, ToolError> {
