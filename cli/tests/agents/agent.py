@@ -52,6 +52,11 @@ def changed(text):
         print(answer.status, json.loads(answer.read()).get("choices"))
 
 
+def headed(value):
+    answer = ask("/chat/completions", chat("one"), headers={"anthropic-beta": value, "x-trace": value})
+    print(answer.status, json.loads(answer.read()).get("choices"))
+
+
 def threads():
     ended, lock = [], threading.Lock()
 

@@ -199,6 +199,65 @@ fn help_shows_the_verbs_in_groups() {
     }
 }
 
+/// A verb without a test would be the first that breaks.
+#[test]
+fn every_verb_has_help_and_a_test() {
+    let bench = CliBench::new();
+    let help = bench.run("--help").text();
+    let verb = |line: &str| {
+        let word = line.strip_prefix("  ")?.split([' ', ',']).next()?;
+        let is_verb = word.starts_with(|letter: char| letter.is_ascii_lowercase());
+        is_verb.then(|| word.to_owned())
+    };
+    let verbs: Vec<String> = help.split("Options:").next().unwrap().lines().filter_map(verb).collect();
+    assert!(verbs.len() > 30 && verbs.iter().any(|verb| verb == "forget"), "{verbs:?}");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
+    let mut tests = String::new();
+    for folder in [folder.join("serve"), folder] {
+        for file in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if file.extension().is_some_and(|end| end == "rs") {
+                tests += &std::fs::read_to_string(file).unwrap();
+            }
+        }
+    }
+    for verb in verbs {
+        let told = bench.run(&format!("{verb} --help")).text();
+        assert!(told.contains("Usage: annals"), "{verb}: {told}");
+        let is_used = [format!("\"{verb} "), format!("\"{verb}\"")].iter().any(|word| tests.contains(word));
+        assert!(is_used, "no test uses `annals {verb}`");
+    }
+}
+
+/// What was recorded goes through every stage: shown, replayed, proven, forked, compared, carried to another store,
+/// copied, dropped by name and compacted. Each stage reads what the one before it wrote.
+#[test]
+fn recorded_run_passes_every_stage() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
+    let frames = bench.run("replay r --json").json();
+    assert_eq!(frames.len(), 3);
+    bench.run("show r").ok();
+    assert_eq!(bench.replay(&["r"], &["changed", "two"]).code, 0);
+    bench.run("verify r").ok();
+    bench.write("before.json", bench.run("ledger checkpoint").text());
+    bench.run("fork r@2 branch --no-run").ok();
+    assert_eq!(bench.run("diff r branch").code, 3);
+    bench.run("tape export r -o r.tape").ok();
+    bench.run("--store other tape import r.tape").ok();
+    assert_eq!(bench.run("--store other replay r --json").json().len(), frames.len());
+    assert_eq!(bench.run("check r.tape").code, 0);
+    bench.run("backup copy").ok();
+    bench.run("forget branch --why tested").ok();
+    bench.run("forget r --why tested").ok();
+    bench.run("compact --now").ok();
+    bench.run("verify").ok();
+    assert_eq!(bench.run("verify --against before.json").code, 0);
+    assert!(bench.run("show r").failed(4).contains("was dropped"));
+    bench.run("restore copy restored").ok();
+    let restored = bench.run("--store restored replay r --json").json();
+    assert_eq!(restored, frames);
+}
+
 fn sent(bench: &CliBench, run: &str, seq: u32, key: &str) -> Value {
     let input = bench.run(&format!("show {run}@{seq} --input --raw")).ok();
     serde_json::from_slice::<Value>(&input).unwrap()[key].clone()

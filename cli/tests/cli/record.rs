@@ -111,6 +111,16 @@ fn changed_request_is_reported() {
     assert_eq!(ignored.code, 0, "{ignored:?}");
 }
 
+/// A client that sends other headers (`anthropic-beta`) asks the same: what is matched is the body.
+#[test]
+fn changed_headers_are_no_part_of_the_match() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    let recorded = bench.record(&upstream.url, "r", &["headed", "tools-2025"]);
+    let replayed = bench.replay(&["r"], &["headed", "tools-2026"]);
+    assert_eq!((replayed.code, replayed.stdout), (0, recorded.stdout), "{}", replayed.stderr);
+    assert!(replayed.stderr.contains("exact 1 of 1"), "{}", replayed.stderr);
+}
+
 #[test]
 fn eight_threads_get_own_answers_in_recorded_order() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
