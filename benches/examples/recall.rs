@@ -1,5 +1,5 @@
-//! Measures how well the built-in embedder finds what real runs are asked about: precision and recall at its
-//! threshold and at others. The questions are in two halves. The constants were chosen on one half, and the
+//! Measures how well the built-in embedder finds what real runs are asked about: precision and recall by its rule for
+//! answers, and by minimum scores instead. The questions are in two halves. The constants were chosen on one half, and the
 //! other was held out.
 //!
 //! `cargo run --profile dist -p annals-benches --example recall -- FILE.json[.xz] [--misses] [--times N]
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use annals::{Durability, Options, Store};
-use annals_memory::{Embedder, Identity, Memory, MemoryQuery, SnapshotOptions, WordEmbedder};
+use annals_memory::{Identity, Memory, MemoryQuery, SnapshotOptions, WordEmbedder};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -89,12 +89,12 @@ struct RecallQuestion {
     answer: ExpectedAnswer,
 }
 
-/// The result of a question: the score of the one hit, and whether it was right.
+/// The result of a question.
 struct RecallOutcome {
-    score: Option<f32>,
-    right: bool,
-    /// The question names an identifier, so that no threshold applies.
-    passes: bool,
+    /// Whether the hit by the rule for answers was right; `None` without a hit.
+    by_rule: Option<bool>,
+    /// The score of the best entry, and whether it was right.
+    best: Option<(f32, bool)>,
 }
 
 fn main() -> RecallBenchResult<()> {
@@ -406,44 +406,44 @@ fn ask(
     with_misses: bool,
 ) -> RecallBenchResult<RecallOutcome> {
     let who = identity("asking");
-    let best = memory.recall(&who, &question.text, &WordEmbedder, &recall_options(Some(0.0)))?;
-    let passes = !memory.recall(&who, &question.text, &WordEmbedder, &recall_options(None))?.is_empty();
-    let right = best.first().is_some_and(|hit| match &question.answer {
-        ExpectedAnswer::NoRun => false,
-        ExpectedAnswer::Customer(customer) => customers.get(&hit.identity) == Some(customer),
-        ExpectedAnswer::RunWithText(id) => hit.entry.value().contains(id.as_str()),
-    });
-    let score = best.first().map(|hit| hit.score);
+    let first = |min_score| -> RecallBenchResult<Option<(f32, bool)>> {
+        let hits = memory.recall(&who, &question.text, &WordEmbedder, &recall_options(min_score))?;
+        Ok(hits.first().map(|hit| {
+            let right = match &question.answer {
+                ExpectedAnswer::NoRun => false,
+                ExpectedAnswer::Customer(customer) => customers.get(&hit.identity) == Some(customer),
+                ExpectedAnswer::RunWithText(id) => hit.entry.value().contains(id.as_str()),
+            };
+            (hit.score, right)
+        }))
+    };
+    let (answer, best) = (first(None)?, first(Some(0.0))?);
     let is_negative = matches!(question.answer, ExpectedAnswer::NoRun);
-    if with_misses && if is_negative { passes } else { !(passes && right) } {
+    let is_miss = answer.is_none_or(|(_, right)| !right);
+    if with_misses && if is_negative { answer.is_some() } else { is_miss } {
         let half = if question.held_out { "held out" } else { "tuned" };
         println!(
-            "{half}, {}, {score:?}, {}: {}",
+            "{half}, {}, {best:?}, {}: {}",
             question.kind,
-            if passes { "wrong" } else { "nothing" },
+            if answer.is_some() { "wrong" } else { "nothing" },
             question.text
         );
     }
-    Ok(RecallOutcome {
-        score,
-        right,
-        passes: passes && score.is_some_and(|score| score < WordEmbedder.threshold()),
-    })
+    Ok(RecallOutcome { by_rule: answer.map(|(_, right)| right), best })
 }
 
 fn print(questions: &[RecallQuestion], told: &[RecallOutcome]) {
     let kinds: BTreeSet<&str> = questions.iter().map(|question| question.kind).collect();
     let all = || questions.iter().zip(told);
-    println!("at the threshold, {}: right, wrong, nothing, of all", WordEmbedder.threshold());
+    println!("by the rule for answers: right, wrong, nothing, of all");
     for kind in kinds {
         for held_out in [false, true] {
             let of: Vec<&RecallOutcome> = all()
                 .filter(|(question, _)| question.kind == kind && question.held_out == held_out)
                 .map(|(_, told)| told)
                 .collect();
-            let given = of.iter().filter(|told| told.is_given(WordEmbedder.threshold()));
-            let right = given.clone().filter(|told| told.right).count();
-            let wrong = given.count() - right;
+            let right = of.iter().filter(|told| told.given(None) == Some(true)).count();
+            let wrong = of.iter().filter(|told| told.given(None) == Some(false)).count();
             let half = if held_out { "held out" } else { "tuned" };
             println!(
                 "  {kind:14} {half:9} {right:3} {wrong:3} {:3} {:3}",
@@ -453,15 +453,14 @@ fn print(questions: &[RecallQuestion], told: &[RecallOutcome]) {
         }
     }
     println!("\nwithout the vague ones: precision and recall");
-    for least in MIN_SCORES {
-        let mut line = format!("  {least:4.2}");
+    for least in std::iter::once(None).chain(MIN_SCORES.map(Some)) {
+        let mut line = least.map_or("  rule".to_owned(), |least| format!("  {least:4.2}"));
         for held_out in [false, true] {
             let of: Vec<(&RecallQuestion, &RecallOutcome)> = all()
                 .filter(|(question, _)| question.kind != "vague" && question.held_out == held_out)
                 .collect();
-            let given: Vec<&RecallOutcome> =
-                of.iter().map(|(_, told)| *told).filter(|told| told.is_given(least)).collect();
-            let right = given.iter().filter(|told| told.right).count() as f64;
+            let given: Vec<bool> = of.iter().filter_map(|(_, told)| told.given(least)).collect();
+            let right = given.iter().filter(|right| **right).count() as f64;
             let wanted =
                 of.iter().filter(|(question, _)| !matches!(question.answer, ExpectedAnswer::NoRun)).count()
                     as f64;
@@ -473,7 +472,11 @@ fn print(questions: &[RecallQuestion], told: &[RecallOutcome]) {
 }
 
 impl RecallOutcome {
-    fn is_given(&self, least: f32) -> bool {
-        self.passes || self.score.is_some_and(|score| score >= least)
+    /// Whether the hit was right: by the rule for answers, or with a minimum score. `None` without a hit.
+    fn given(&self, least: Option<f32>) -> Option<bool> {
+        match least {
+            None => self.by_rule,
+            Some(least) => self.best.filter(|(score, _)| *score >= least).map(|(_, right)| right),
+        }
     }
 }

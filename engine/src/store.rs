@@ -84,7 +84,8 @@ const DEFERRED_MAX: usize = 4096;
 /// Writes what no batch has taken along.
 fn write_deferred(core: &Arc<Core>) -> Result<()> {
     let values: Vec<_> = core.deferred.take_all().into_iter().collect();
-    for some in values.chunk_by(|((a, ..), _), ((b, ..), _)| a == b).flat_map(|one| one.chunks(DEFERRED_MAX)) {
+    for some in values.chunk_by(|((a, ..), _), ((b, ..), _)| a == b).flat_map(|one| one.chunks(DEFERRED_MAX))
+    {
         let Some(((namespace, ..), _)) = some.first() else { continue };
         let mut writer = BatchWriter::for_close(core, *namespace)?;
         for ((_, keyspace, key), value) in some {

@@ -67,6 +67,10 @@ pub(crate) struct NewRunArgs {
     /// Do not store a memory of the run for `annals recall` when it ends
     #[arg(long, conflicts_with = "remember")]
     pub(crate) no_memory: bool,
+    /// How long the run's memory is kept: an integer and s, min, h, d, w or y, for example 180d. `annals retain` deletes
+    /// it after that [default: for ever, also when retention drops the run]
+    #[arg(long, value_name = "TIME", conflicts_with = "no_memory")]
+    pub(crate) memory_for: Option<String>,
     /// Policy for sampling: a TOML file, or "default". A run that the sampling leaves out is dropped when it
     /// ends. If a daemon holds the store, the daemon's policy applies
     #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]

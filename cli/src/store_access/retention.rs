@@ -32,6 +32,16 @@ impl StoreAccess {
         self.store.retain(plan).map_err(engine_failure)
     }
 
+    /// Deletes memory entries that have expired. Returns their number.
+    pub(crate) fn delete_expired_memories(
+        &self,
+        policy: &RetentionPolicy,
+        at_ns: u64,
+        dry_run: bool,
+    ) -> CliResult<u64> {
+        annals_server::delete_expired_memories(&self.store, policy, at_ns, dry_run).map_err(engine_failure)
+    }
+
     pub(crate) fn pin(&self, run: &str, why: &str) -> CliResult<()> {
         self.namespace()?.pin(run, why).map(drop).map_err(engine_failure)
     }
@@ -39,6 +49,11 @@ impl StoreAccess {
     /// Removes the pin of a run. Returns whether the run was pinned.
     pub(crate) fn unpin(&self, run: &str) -> CliResult<bool> {
         self.namespace()?.unpin(run).map_err(engine_failure)
+    }
+
+    /// Whether entries in memory have outlived a run of this name that retention dropped.
+    pub(crate) fn has_lasting_memory(&self, run: &str) -> CliResult<bool> {
+        self.namespace()?.has_lasting_belongings(run).map_err(engine_failure)
     }
 
     /// Drops a run at once.

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use annals::{RunSpec, retention::parse_duration_ns};
 use annals_server::{
-    CONVERSATION_TAG, CacheUse, CaptureReport, Destination, HostPattern, MEMORY_OFF, MEMORY_ON, MEMORY_TAG,
-    Mounts, NetworkPolicy, PRINCIPAL_TAG, Program, RecordOptions, RecordingSummary, TENANT_TAG,
-    TrafficReport, UpstreamGuard, Variable,
+    CONVERSATION_TAG, CacheUse, CaptureReport, Destination, HostPattern, MEMORY_FOR_TAG, MEMORY_OFF,
+    MEMORY_ON, MEMORY_TAG, Mounts, NetworkPolicy, PRINCIPAL_TAG, Program, RecordOptions, RecordingSummary,
+    TENANT_TAG, TrafficReport, UpstreamGuard, Variable,
 };
 use annals_text::visible::is_hidden;
 
@@ -110,6 +110,16 @@ pub(super) fn tags(args: &NewRunArgs) -> CliResult<Vec<(String, String)>> {
     let mut tags: Vec<_> =
         args.tag.iter().map(|tag| split_pair(tag, "--tag KEY=VALUE")).collect::<CliResult<_>>()?;
     tags.extend(identity_tags(&args.whose));
+    if let Some(lasts) = &args.memory_for {
+        if parse_duration_ns(lasts).is_none() {
+            let message = format!("--memory-for {lasts:?} is not a time");
+            return Err(Failure::usage(
+                message,
+                "give an integer and s, min, h, d, w or y, for example 180d",
+            ));
+        }
+        tags.push((MEMORY_FOR_TAG.to_owned(), lasts.clone()));
+    }
     if args.no_memory {
         tags.push((MEMORY_TAG.to_owned(), MEMORY_OFF.to_owned()));
     }
@@ -228,8 +238,11 @@ fn cost_asides(recorded: &RecordingSummary) -> Vec<String> {
 
 /// A line that says why no memory of the run was stored, if one was expected.
 pub(super) fn unremembered_line(recorded: &RecordingSummary) -> Option<String> {
-    let why = recorded.memory_failure.as_ref()?;
-    Some(format!("NOT REMEMBERED, the recording is whole: {}", printable(why)))
+    if let Some(why) = &recorded.memory_failure {
+        return Some(format!("NOT REMEMBERED, the recording is whole: {}", printable(why)));
+    }
+    let why = recorded.memory_skipped.as_ref()?;
+    Some(format!("not remembered: {}", printable(why)))
 }
 
 /// Part of the summary line: the number of secrets that were removed.

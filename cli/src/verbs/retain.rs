@@ -41,11 +41,13 @@ pub(super) fn retain(global: &GlobalArgs, args: &RetainArgs, out: &mut CliOutput
             _ => None,
         };
         let plan = door.plan_retention(&policy, at_ns)?;
+        let mut planned = plan.report().clone();
+        planned.memories = door.delete_expired_memories(&policy, planned.at_ns, true)?;
         if args.dry_run {
-            return print_report(plan.report(), false, out);
+            return print_report(&planned, false, out);
         }
         if !out.json {
-            print_report(plan.report(), false, out)?;
+            print_report(&planned, false, out)?;
             out.flush()?;
         }
     }
@@ -69,7 +71,8 @@ pub(super) fn retain(global: &GlobalArgs, args: &RetainArgs, out: &mut CliOutput
         }
     };
     let plan = door.plan_retention(&policy, at_ns)?;
-    let done = door.retain(plan)?;
+    let mut done = door.retain(plan)?;
+    done.memories = door.delete_expired_memories(&policy, done.at_ns, false)?;
     door.close()?;
     if out.json { print_report(&done, true, out) } else { print_summary(&done, true, out) }
 }
@@ -167,12 +170,15 @@ fn print_report(report: &RetentionReport, done: bool, out: &mut CliOutput) -> Cl
 
 fn print_summary(report: &RetentionReport, done: bool, out: &mut CliOutput) -> CliResult<()> {
     let dropped = report.dropped();
-    let what = format!(
+    let mut what = format!(
         "{} with {} and {}",
         plural(dropped.runs - report.held.min(dropped.runs), "run"),
         plural(dropped.frames, "frame"),
         bytes(dropped.bytes)
     );
+    if report.memories > 0 {
+        what += &format!(", and {} of memory that have expired", plural_entries(report.memories));
+    }
     if !done {
         return out.line(format_args!("to be dropped: {what}"));
     }
@@ -180,12 +186,16 @@ fn print_summary(report: &RetentionReport, done: bool, out: &mut CliOutput) -> C
         let held = plural(report.held, "run");
         out.line(format_args!("{held} stayed, because they were pinned or forked meanwhile"))?;
     }
-    match dropped.runs > report.held {
+    match dropped.runs > report.held || report.memories > 0 {
         true => {
             out.marked_line(true, "dropped", format_args!(": {what}; `annals compact` frees their space"))
         }
         false => out.line("nothing was dropped"),
     }
+}
+
+fn plural_entries(number: u64) -> String {
+    if number == 1 { "1 entry".to_owned() } else { format!("{} entries", count(number)) }
 }
 
 pub(super) fn pin(global: &GlobalArgs, args: &PinArgs, out: &mut CliOutput) -> CliResult<()> {
@@ -220,6 +230,30 @@ pub(super) fn unpin(global: &GlobalArgs, args: &UnpinArgs, out: &mut CliOutput) 
         return out.object(&json!({ "unpinned": run }));
     }
     out.line(format_args!("unpinned {}", printable(&run)))
+}
+
+/// Forgets what retention left of a run: its entries in memory.
+fn forget_memory(
+    global: &GlobalArgs,
+    (run, why): (&str, &str),
+    root: &Path,
+    out: &mut CliOutput,
+) -> CliResult<()> {
+    let (namespace, wait) = (global.namespace.as_bytes(), StoreWait::from_args(global));
+    let words: [&[u8]; 6] =
+        [b"RUN.DROP", run.as_bytes(), why.as_bytes(), b"NAMESPACE", namespace, b"COMPACT"];
+    if let AskedStore::Opened(door) =
+        StoreAccess::ask_or_open_existing(root, &global.namespace, &words, true, wait)?
+    {
+        door.forget(run, why)?;
+        door.compact(&CompactOptions::default())?;
+        door.close()?;
+    }
+    if out.json {
+        return out.object(&json!({ "forgotten": run, "frames": 0, "why": why }));
+    }
+    let what = format!(": the memory of {} (retention had dropped its frames)", printable(run));
+    out.marked_line(true, "forgotten", what)
 }
 
 pub(super) fn forget(global: &GlobalArgs, args: &ForgetArgs, out: &mut CliOutput) -> CliResult<()> {
@@ -301,7 +335,15 @@ fn print_pending(pending: u64, out: &mut CliOutput) -> CliResult<()> {
 fn forget_run(global: &GlobalArgs, named: &str, args: &ForgetArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
     let reading = StoreAccess::open_to_read(&root, &global.namespace)?;
-    let reader = reading.reader(named)?;
+    let reader = match reading.reader(named) {
+        Err(Failure::Message { code: FailureCode::NoSuchThing, .. })
+            if reading.has_lasting_memory(named)? =>
+        {
+            drop(reading);
+            return forget_memory(global, (named, &args.why), &root, out);
+        }
+        reader => reader?,
+    };
     let (run, uid) = (reader.info().name.clone(), reader.info().uid);
     if run != named {
         let message = format!("{named:?} is not the whole name of a run: {run:?} is");

@@ -211,3 +211,44 @@ fn daemon_remembers_runs_recorded_through_it() {
     daemon.signal("-TERM");
     assert_eq!(daemon.wait_for_exit().0, Some(0));
 }
+
+/// Regression: a memory went with its run after seven days. Six months later the frames are gone and the decision is still
+/// recalled, until its own lifetime ends or somebody forgets the run.
+#[test]
+fn memory_outlives_retention_until_forgotten_or_expired() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    bench.recorded_with(&upstream, &["--run", "kept"], &["loan"]);
+    bench.recorded_with(&upstream, &["--run", "half-a-year", "--memory-for", "180d"], &["loan"]);
+    let swept = bench.run("retain --at +8d").text();
+    assert!(swept.contains("dropped: 2 runs"), "{swept}");
+    assert_eq!(bench.run("show kept").code, 4, "the frames are gone");
+    let ids = || bench.why(&[]).into_iter().map(|(id, ..)| id).collect::<Vec<_>>();
+    assert_eq!(ids(), ["run-half-a-year", "run-kept"]);
+    bench.run("compact").ok();
+    let dry = bench.run("retain --at +181d --dry-run").text();
+    assert!(dry.contains("1 entry of memory"), "{dry}");
+    assert_eq!(ids().len(), 2);
+    bench.run("retain --at +181d").ok();
+    assert_eq!(ids(), ["run-kept"]);
+    assert_eq!(bench.run("forget kep --why asked").code, 4, "the whole name is needed");
+    let forgotten = bench.run_args(["forget", "kept", "--why", "asked for"]).text();
+    assert!(forgotten.contains("the memory of kept"), "{forgotten}");
+    assert!(ids().is_empty());
+    assert_eq!(bench.run("forget kept --why again").code, 4);
+    let wrong = bench.run("record --memory-for soon -- true");
+    assert!(wrong.code == 2 && wrong.stderr.contains("180d"), "{wrong:?}");
+}
+
+/// A run that the cache answered is left out of memory. Regression: nobody was told.
+#[test]
+fn record_says_that_a_cached_run_is_not_remembered() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    let first = bench.recorded_with(&upstream, &["--run", "first", "--cache", "both"], &["loan"]);
+    assert!(!first.stderr.contains("not remembered"), "{}", first.stderr);
+    let cached = bench.recorded_with(&upstream, &["--run", "again", "--cache", "both"], &["loan"]);
+    assert!(cached.stderr.contains("not remembered: the cache answered"), "{}", cached.stderr);
+    let kept = bench.recorded_with(&upstream, &["--run", "kept", "--cache", "both", "--remember"], &["loan"]);
+    assert!(!kept.stderr.contains("not remembered"), "{}", kept.stderr);
+    let ids: Vec<_> = bench.why(&[]).into_iter().map(|(id, ..)| id).collect();
+    assert_eq!(ids, ["run-first", "run-kept"]);
+}

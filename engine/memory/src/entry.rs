@@ -62,6 +62,8 @@ pub struct MemoryEntry {
     /// Whether the entry tells what might have been (`metadata.whatIf`): it is of a fork, or of a run that the
     /// cache answered.
     pub is_what_if: bool,
+    /// Whether the entry was made of a recorded run (`metadata.run`).
+    pub is_of_run: bool,
     members: Vec<(String, String)>,
 }
 
@@ -105,6 +107,7 @@ impl MemoryEntry {
         struct EntryMetadata {
             derived_from: Option<DerivedFromJson>,
             what_if: serde_json::Value,
+            run: serde_json::Value,
         }
         #[derive(Deserialize)]
         #[serde(untagged)]
@@ -123,6 +126,7 @@ impl MemoryEntry {
             .and_then(|text| serde_json::from_str::<EntryMetadata>(text).ok())
             .unwrap_or_default();
         let is_what_if = metadata.what_if == serde_json::Value::Bool(true);
+        let is_of_run = metadata.run.is_string();
         let derived_from = match metadata.derived_from {
             None => Vec::new(),
             Some(DerivedFromJson::Single(id)) => vec![id],
@@ -138,6 +142,7 @@ impl MemoryEntry {
             embedding,
             derived_from,
             is_what_if,
+            is_of_run,
             members,
         })
     }

@@ -77,6 +77,11 @@ impl JsValue {
         values > VALUES_MAX
     }
 
+    /// The number, if it is one.
+    pub(super) fn number(&self) -> Option<f64> {
+        if let Self::Number(number) = self { Some(*number) } else { None }
+    }
+
     /// A member of an object.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Object(members) = self else { return None };

@@ -2,13 +2,13 @@
 //! store.
 
 use super::js_value::{JsValue, VALUES_MAX};
+use super::postings::Numbering;
 use super::vector_search::{partition_name, squared_norm};
 use super::words::Card;
-use super::postings::Numbering;
 use super::*;
 use annals::Ticket;
-use std::collections::BTreeMap;
 use annals_store::log::segments::lock;
+use std::collections::BTreeMap;
 
 /// Keys that [`Memory::forget`] deletes in one batch.
 const KEYS_AT_ONCE: usize = 256;
@@ -267,7 +267,12 @@ impl Memory {
     }
 
     /// Adds to a batch the deletion of an entry and of everything kept beside it but its signatures.
-    pub(super) fn add_deletion(&self, changing: &mut Numbering<'_>, batch: &mut KvBatch, key: &[u8]) -> Result<()> {
+    pub(super) fn add_deletion(
+        &self,
+        changing: &mut Numbering<'_>,
+        batch: &mut KvBatch,
+        key: &[u8],
+    ) -> Result<()> {
         self.remove_number(changing, batch, key)?;
         self.entries.core().deferred.remove(&self.count_key(key));
         for keyspace in [&self.entries, &self.words, &self.looks, &self.feedback] {
@@ -313,6 +318,51 @@ impl Memory {
         drop(changing);
         self.tend_index(prefix.as_bytes())?;
         Ok(ended)
+    }
+
+    /// Deletes entries of all identities that have expired at `at_ms`, and entries of recorded runs
+    /// (`metadata.run`) that were created more than `runs_for_ms` before. Compaction then frees their bytes. Returns the
+    /// number of deleted entries; with `dry_run` the number of those that would be deleted.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`, `Poisoned`.
+    pub fn delete_expired(&self, at_ms: i64, runs_for_ms: Option<i64>, dry_run: bool) -> Result<u64> {
+        let is_over = |entry: &MemoryEntry| {
+            let end = runs_for_ms.filter(|_| entry.is_of_run);
+            let end = end.and_then(|lasts| entry.created_ms().map(|created| created.saturating_add(lasts)));
+            entry.is_expired(at_ms) || end.is_some_and(|end| end <= at_ms)
+        };
+        let mut due = Vec::new();
+        for found in self.entries.scan(ScanRange::all()) {
+            let (key, value) = found?;
+            if is_over(&parse_stored(&value)?) {
+                due.push(key);
+            }
+        }
+        if dry_run {
+            return Ok(due.len() as u64);
+        }
+        let mut deleted = 0;
+        for some in due.chunks(KEYS_AT_ONCE) {
+            let mut changing = self.lock_changes()?;
+            let mut batch = self.space.batch();
+            let before = deleted;
+            for key in some {
+                // An entry may have been replaced meanwhile.
+                if let Some(value) = self.entries.get(key)?
+                    && is_over(&parse_stored(&value)?)
+                {
+                    self.add_deletion(&mut changing, &mut batch, key)?;
+                    deleted += 1;
+                }
+            }
+            if deleted > before {
+                self.commit(batch)?;
+            }
+            drop(changing);
+            some.first().map_or(Ok(()), |key| self.tend_index(key))?;
+        }
+        Ok(deleted)
     }
 
     /// Whether a signature was recorded.

@@ -17,7 +17,7 @@ const QUOTES_MAX: usize = 64;
 
 impl MemoryEntry {
     /// When the entry was created, in milliseconds since 1970: its `createdAt`.
-    fn created_ms(&self) -> Option<i64> {
+    pub(super) fn created_ms(&self) -> Option<i64> {
         let text = self.member("createdAt")?;
         serde_json::from_str::<f64>(text).ok().filter(|ms| *ms > 0.0).map(whole_ms)
     }

@@ -4,13 +4,14 @@
 use std::collections::HashMap;
 
 use super::embedder::Embedder;
+use super::entry::whole_ms;
 use super::js_value::JsValue;
 use super::operations::{
     embedder_mismatch, entry_key, identity_of_key, key_prefix, to_json_bytes, validate_entry,
 };
+use super::postings::{IndexFinding, is_damage};
 use super::rank::{rank, resolve_source};
 use super::words::{CardRead, QuestionTerms, TermRarity, tier_number};
-use super::postings::{IndexFinding, is_damage};
 use super::*;
 use annals::Durability;
 use annals_store::kv::View;
@@ -28,6 +29,9 @@ pub(super) const RANKED_MIN: usize = 64;
 struct RecentRecall {
     at_ms: i64,
     ids: Vec<String>,
+    /// When each of the ids was recalled last.
+    #[serde(default)]
+    times_ms: Vec<i64>,
 }
 
 /// Settings of [`Memory::write_snapshot`].
@@ -104,17 +108,16 @@ impl Memory {
                 with.id()
             )));
         }
-        let hits = if with.id() == WordEmbedder::ID {
-            self.recall_words(identity, question, wanted)?
-        } else {
+        if with.id() != WordEmbedder::ID {
             let Some(vector) = embed_one(question.trim(), with)? else { return Ok(Vec::new()) };
             let wanted = MemoryQuery {
                 min_score: Some(wanted.min_score.unwrap_or_else(|| with.threshold())),
                 embedder: Some(with.id()),
                 ..wanted.clone()
             };
-            self.search(identity, &vector, &wanted)?
-        };
+            return self.search(identity, &vector, &wanted);
+        }
+        let hits = self.recall_words(identity, question, wanted)?;
         self.note_recall(identity, &hits);
         Ok(hits)
     }
@@ -194,7 +197,7 @@ impl Memory {
             let number = if is_covered { self.number_of_entry(&view, source)? } else { None };
             Ok(number.and_then(|number| rest.remove(&number)))
         })?;
-        let mut hits = rank(hits);
+        let mut hits = rank(hits, wanted)?;
         hits.truncate(wanted.hit_limit());
         Ok(Some(hits))
     }
@@ -307,21 +310,31 @@ impl Memory {
 
     /// Notes hits that the identity may answer from later. A failure to write the note is ignored, since the
     /// hits matter more.
-    fn note_recall(&self, identity: &Identity, hits: &[MemoryHit]) {
+    pub(super) fn note_recall(&self, identity: &Identity, hits: &[MemoryHit]) {
         if hits.is_empty() || !self.recalled.core().is_writer() {
             return;
         }
         let _changing = self.lock_unsettled();
         let mut recalled = self.recent_recall(identity).unwrap_or_default();
+        let now = self.now_ms();
+        // An older annals wrote no times.
+        let recalled_ms = recalled.at_ms;
+        recalled.times_ms.resize(recalled.ids.len(), recalled_ms);
         for hit in hits {
             let id = format!("{}/{}", hit.identity, hit.entry.id);
-            if !recalled.ids.contains(&id) {
-                recalled.ids.push(id);
+            let known = recalled.ids.iter().position(|known| *known == id);
+            match known.and_then(|at| recalled.times_ms.get_mut(at)) {
+                Some(time) => *time = now,
+                None => {
+                    recalled.ids.push(id);
+                    recalled.times_ms.push(now);
+                }
             }
         }
         let over = recalled.ids.len().saturating_sub(RECALLED_MAX);
         recalled.ids.drain(..over);
-        recalled.at_ms = self.now_ms();
+        recalled.times_ms.drain(..over);
+        recalled.at_ms = now;
         let mut batch = self.space.batch();
         if let Ok(value) = to_json_bytes(&recalled) {
             batch.put(&self.recalled, &entry_key(&identity.name(), ""), value);
@@ -348,10 +361,21 @@ impl Memory {
         Ok(self.recent_recall(identity)?.ids)
     }
 
+    /// As [`Memory::recently_recalled`], each with the time when it was recalled last, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// `Invalid`, `Damaged`, `Unavailable`.
+    pub fn recently_recalled_at(&self, identity: &Identity) -> Result<Vec<(String, i64)>> {
+        let recalled = self.recent_recall(identity)?;
+        let times = recalled.times_ms.into_iter().chain(std::iter::repeat(recalled.at_ms));
+        Ok(recalled.ids.into_iter().zip(times).collect())
+    }
+
     /// Stores a run's bare snapshot as the entry `snap-N`, where N is the conversation's next turn, in the
     /// form of agentfootprint 9.62.0. Returns the entry.
     ///
-    /// A snapshot without tool calls counts as derived from the identity's recent recall. The options can
+    /// A snapshot without tool calls counts as derived from the identity's recent recall. One with tool calls counts as
+    /// derived from what the identity recalled during the snapshot's run (its `durationMs` before now). The options can
     /// name further sources of any snapshot. A derived snapshot is marked (`metadata.derivedFrom`) and stands
     /// behind its sources when both are found.
     ///
@@ -380,9 +404,15 @@ impl Memory {
         let mut changing = self.lock_changes()?;
         let turn = self.next_turn(&name)?.max(options.turn.unwrap_or(1).max(1));
         let mut derived_from = options.derived_from.clone();
-        if !calls_tools {
-            derived_from.extend(self.recently_recalled(identity)?);
-        }
+        let lasted_ms = parsed.get("durationMs").and_then(JsValue::number).map_or(0, whole_ms);
+        let from_ms = match (calls_tools, lasted_ms) {
+            (false, _) => i64::MIN,
+            (true, 1..) => self.now_ms().saturating_sub(lasted_ms),
+            // Nobody says when the run began.
+            (true, _) => i64::MAX,
+        };
+        let recalled = self.recently_recalled_at(identity)?.into_iter();
+        derived_from.extend(recalled.filter(|(_, at_ms)| *at_ms >= from_ms).map(|(id, _)| id));
         let mut entry = MemoryEntry::parse(&format!("{{\"id\":\"snap-{turn}\",\"value\":{snapshot}}}"))?;
         set_leading_members(&mut entry, self.now_ms(), options);
         set_embedding(&mut entry, vector.as_deref(), with)?;

@@ -91,7 +91,8 @@ impl SearchFilter<'_> {
 
 impl Memory {
     /// Entries whose vectors are nearest to `vector`, the nearest first, ties by id. Scores equal to the
-    /// minimum are included. A derived entry stands behind its source if both are found.
+    /// minimum are included. A derived entry stands behind its source if both are found. The hits are noted as
+    /// the identity's recent recall, as those of [`Memory::recall`] are.
     ///
     /// # Errors
     /// `Invalid` for a malformed vector, or if nothing was found and the stored entries use another embedder,
@@ -129,6 +130,7 @@ impl Memory {
         found.truncate(most);
         let mut hits = rank(self.hits_with_sources(&prefix, vector, wanted, found)?, wanted)?;
         hits.truncate(wanted.hit_limit());
+        self.note_recall(identity, &hits);
         Ok(hits)
     }
 

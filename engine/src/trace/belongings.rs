@@ -119,6 +119,33 @@ impl Namespace {
         let core = self.store.core();
         let Some(links) = core.find_keyspace(self.id, BELONGINGS)? else { return Ok(None) };
         let _forking = lock(&self.store.recording().forking);
+        let found = self.runs_with_lasting(&links, run)?;
+        let mut belongings = Belongings::open(core, self.id)?;
+        for some in found.chunks(FORGOTTEN_AT_ONCE) {
+            let mut writer = BatchWriter::new(core, self.id)?;
+            some.iter().try_for_each(|uid| belongings.delete(*uid, BelongingScope::All, &mut writer))?;
+            if let Some((_, ticket)) = writer.submit_awaited(Durability::Disk)? {
+                ticket.wait()?;
+            }
+        }
+        Ok(found.last().copied())
+    }
+
+    /// Whether anything outlived a run of this name that retention dropped.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn has_lasting_belongings(&self, run: &str) -> Result<bool> {
+        match self.store.core().find_keyspace(self.id, BELONGINGS)? {
+            Some(links) => Ok(!self.runs_with_lasting(&links, run)?.is_empty()),
+            None => Ok(false),
+        }
+    }
+
+    /// The runs of a name that were dropped and have lasting belongings. Compaction frees the name of a dropped run, so the
+    /// links hold it.
+    fn runs_with_lasting(&self, links: &Keyspace, run: &str) -> Result<Vec<RunUid>> {
+        let core = self.store.core();
         let mut found = Vec::new();
         for pair in links.scan(ScanRange::all()) {
             let (key, value) = pair?;
@@ -131,15 +158,7 @@ impl Namespace {
                 found.push(uid);
             }
         }
-        let mut belongings = Belongings::open(core, self.id)?;
-        for some in found.chunks(FORGOTTEN_AT_ONCE) {
-            let mut writer = BatchWriter::new(core, self.id)?;
-            some.iter().try_for_each(|uid| belongings.delete(*uid, BelongingScope::All, &mut writer))?;
-            if let Some((_, ticket)) = writer.submit_awaited(Durability::Disk)? {
-                ticket.wait()?;
-            }
-        }
-        Ok(found.last().copied())
+        Ok(found)
     }
 
     /// The name of a run, if it lives.
@@ -190,7 +209,12 @@ impl<'a> Belongings<'a> {
     }
 
     /// Adds to a batch the deletion of a run's links and belongings.
-    pub(crate) fn delete(&mut self, uid: RunUid, scope: BelongingScope, writer: &mut BatchWriter) -> Result<()> {
+    pub(crate) fn delete(
+        &mut self,
+        uid: RunUid,
+        scope: BelongingScope,
+        writer: &mut BatchWriter,
+    ) -> Result<()> {
         let Some(links) = self.links.clone() else { return Ok(()) };
         for found in links.scan(ScanRange::prefix(&uid.0.to_be_bytes())) {
             let (found, value) = found?;
@@ -232,7 +256,13 @@ impl<'a> Belongings<'a> {
     }
 
     /// Adds to a batch that the number which ends a key's value was removed.
-    fn remove_number(&mut self, keyspace: &Keyspace, name: &str, key: &[u8], writer: &mut BatchWriter) -> Result<()> {
+    fn remove_number(
+        &mut self,
+        keyspace: &Keyspace,
+        name: &str,
+        key: &[u8],
+        writer: &mut BatchWriter,
+    ) -> Result<()> {
         let Some(value) = keyspace.get(key)? else { return Ok(()) };
         let Some(number) = value.last_chunk::<NUMBER_BYTES>() else { return Ok(()) };
         if let Some(numbers) = self.keyspace(&format!("{name}{NUMBERS}"))? {

@@ -78,6 +78,9 @@ pub struct RetentionPolicy {
     /// Share of the runs with status ok and severity normal or lower that stays; the others go at the next
     /// sweep. Runs that a rule keeps forever are exempt.
     pub sample: RunShare,
+    /// How long entries in memory that were made of runs are kept after their creation; `None`: for ever, whatever
+    /// becomes of their runs. The memory's own crate follows this.
+    pub memory_for_ns: Option<u64>,
 }
 
 /// The facts about a run that has ended and is not pinned.
@@ -307,6 +310,7 @@ impl Default for RetentionPolicy {
                 },
                 RetentionRule::new("normal", RetentionLimit::ForNs(7 * DAY_NS)),
             ],
+            memory_for_ns: None,
             sample: RunShare::ALL,
         }
     }

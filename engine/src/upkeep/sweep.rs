@@ -63,6 +63,9 @@ pub struct RetentionReport {
     pub open: u64,
     /// Runs that were due to go, but were pinned or forked after the plan; they stay.
     pub held: u64,
+    /// Expired entries in memory that are deleted. The engine leaves it 0; the memory's own crate counts them.
+    #[serde(default)]
+    pub memories: u64,
 }
 
 /// The runs that a sweep will drop, and its report.
@@ -136,6 +139,7 @@ impl Store {
             pinned: RunTotals::default(),
             open: 0,
             held: 0,
+            memories: 0,
         };
         let mut reading =
             SweepPlanner { policy, store: self, report, judged: Vec::new(), amounts: Vec::new() };

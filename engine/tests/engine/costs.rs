@@ -223,7 +223,7 @@ fn statistics_and_sweep_plans_read_no_ended_run() {
             },
             RetentionRule::new("all", RetentionLimit::ForNs(0)),
         ];
-        let policy = RetentionPolicy { rules, sample: RunShare::ALL };
+        let policy = RetentionPolicy { rules, memory_for_ns: None, sample: RunShare::ALL };
         let (plan, planning) = counted(sim, || store.plan_retention(&policy, Some(u64::MAX)).unwrap());
         let report = plan.report();
         // Every hundredth run failed and has a tag; the replacement of run-4 failed and has none.
@@ -281,7 +281,7 @@ impl CostBench {
     fn escalated_go(&self) -> RetentionPlan {
         let severities = vec![Severity::Escalated];
         let rule = RetentionRule { severities, ..RetentionRule::new("marked", RetentionLimit::ForNs(0)) };
-        let policy = RetentionPolicy { rules: vec![rule], sample: RunShare::ALL };
+        let policy = RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL };
         self.store.plan_retention(&policy, Some(u64::MAX)).unwrap()
     }
 }

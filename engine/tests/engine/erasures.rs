@@ -469,7 +469,7 @@ fn year_of_retention_and_compaction_raises_no_alarm() {
     let mut kept: Vec<Checkpoint> = Vec::new();
     let policy = || {
         let rule = RetentionRule::new("old", RetentionLimit::ForNs(20 * DAY_NS));
-        RetentionPolicy { rules: vec![rule], sample: RunShare::ALL }
+        RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL }
     };
     for day in 0..365u32 {
         sim.advance_ns(DAY_NS);

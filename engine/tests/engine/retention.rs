@@ -296,8 +296,11 @@ fn policy_naming_open_or_pinned_runs_is_refused_early() {
         RetentionRule { statuses: vec![Status::Open], ..RetentionRule::new("r", keep) },
         RetentionRule { pinned: Some(true), ..RetentionRule::new("r", keep) },
     ] {
-        let policy =
-            RetentionPolicy { rules: vec![rule, RetentionRule::new("all", keep)], sample: RunShare::ALL };
+        let policy = RetentionPolicy {
+            rules: vec![rule, RetentionRule::new("all", keep)],
+            memory_for_ns: None,
+            sample: RunShare::ALL,
+        };
         assert_eq!(store.plan_retention(&policy, None).unwrap_err().kind(), ErrorKind::Invalid);
     }
     assert_eq!(names(&space), ["run"]);
@@ -318,7 +321,8 @@ fn component_rules_match_frames_and_sampling_repeats() {
         components: vec![Component::Tool],
         ..RetentionRule::new("tools", RetentionLimit::Forever)
     };
-    let policy = RetentionPolicy { rules: vec![tools], sample: RunShare::parse("25%").unwrap() };
+    let policy =
+        RetentionPolicy { rules: vec![tools], memory_for_ns: None, sample: RunShare::parse("25%").unwrap() };
     let plan = store.plan_retention(&policy, None).unwrap();
     let report = plan.report().clone();
     let of = |rule: &str| report.rules.iter().find(|one| one.rule == rule).unwrap();
@@ -351,6 +355,7 @@ fn unsampled_run_is_dropped_at_its_end_and_counted() {
             tags: vec![("hold".to_owned(), None)],
             ..RetentionRule::new("held", RetentionLimit::Forever)
         }],
+        memory_for_ns: None,
         sample: RunShare::parse("0%").unwrap(),
     };
     // Runs that ended before the first call are left to a sweep.
@@ -386,7 +391,8 @@ fn unsampled_run_is_dropped_at_its_end_and_counted() {
     assert_eq!(store.sample_ended(&RetentionPolicy::default()).unwrap(), 0);
     assert_eq!(store.sample_ended(&none).unwrap(), 0, "the run was judged before");
     // Sampling uses the same hash as a sweep: both drop the same runs.
-    let half = RetentionPolicy { rules: Vec::new(), sample: RunShare::parse("50%").unwrap() };
+    let half =
+        RetentionPolicy { rules: Vec::new(), memory_for_ns: None, sample: RunShare::parse("50%").unwrap() };
     for number in 0..40 {
         ended_run(&space, &format!("run-{number}"), 1, Status::Ok);
     }
@@ -400,6 +406,7 @@ fn unsampled_run_is_dropped_at_its_end_and_counted() {
     assert_eq!(names(&space).into_iter().filter(|name| name.starts_with("run-")).collect::<Vec<_>>(), left);
     let wrong = RetentionPolicy {
         rules: vec![RetentionRule::new("", RetentionLimit::Forever)],
+        memory_for_ns: None,
         sample: RunShare::ALL,
     };
     assert_eq!(store.sample_ended(&wrong).unwrap_err().kind(), ErrorKind::Invalid);
@@ -409,7 +416,7 @@ fn unsampled_run_is_dropped_at_its_end_and_counted() {
 #[test]
 fn ending_run_is_sampled_as_of_its_end() {
     let (sim, store, space) = store_with_timed_runs();
-    let none = |rules| RetentionPolicy { rules, sample: RunShare::parse("0%").unwrap() };
+    let none = |rules| RetentionPolicy { rules, memory_for_ns: None, sample: RunShare::parse("0%").unwrap() };
     assert_eq!(store.sample_ended(&none(Vec::new())).unwrap(), 0);
     for number in 0..50 {
         let run = space.begin_run(RunSpec::new(format!("run-{number}"))).unwrap();

@@ -18,8 +18,16 @@ pub(crate) struct RememberQueue(Mutex<Option<RememberThread>>);
 
 #[derive(Debug)]
 struct RememberThread {
-    sender: SyncSender<EndedRun>,
+    sender: SyncSender<RememberJob>,
     thread: JoinHandle<()>,
+}
+
+/// What the thread does next.
+#[derive(Debug)]
+enum RememberJob {
+    Run(EndedRun),
+    /// Tells that everything before it is done.
+    Settle(SyncSender<()>),
 }
 
 /// A run that has ended.
@@ -45,7 +53,7 @@ impl RememberQueue {
             }
         }
         let Some(working) = &*working else { return };
-        match working.sender.try_send(EndedRun { space: space.clone(), uid, status }) {
+        match working.sender.try_send(RememberJob::Run(EndedRun { space: space.clone(), uid, status })) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
                 tracing::warn!(run = uid.0, "a run was not remembered: {WAITING_MAX} others are queued");
@@ -54,7 +62,16 @@ impl RememberQueue {
         }
     }
 
-    /// Waits until all queued runs are remembered.
+    /// Waits until the runs queued so far are remembered.
+    pub(crate) fn settle(&self) {
+        let (done, settled) = sync_channel(1);
+        let sender = self.lock_thread().as_ref().map(|working| working.sender.clone());
+        if sender.is_some_and(|sender| sender.send(RememberJob::Settle(done)).is_ok()) {
+            let _ = settled.recv();
+        }
+    }
+
+    /// Waits until all queued runs are remembered, and ends the thread.
     pub(crate) fn finish(&self) {
         let working = self.lock_thread().take();
         if let Some(RememberThread { sender: to, thread }) = working {
@@ -68,8 +85,15 @@ impl RememberQueue {
     }
 }
 
-fn remember_runs(from: &Receiver<EndedRun>) {
-    for EndedRun { space, uid, status } in from {
+fn remember_runs(from: &Receiver<RememberJob>) {
+    for job in from {
+        let EndedRun { space, uid, status } = match job {
+            RememberJob::Run(run) => run,
+            RememberJob::Settle(done) => {
+                let _ = done.send(());
+                continue;
+            }
+        };
         match remember_ended(&space, uid, status, environment_embedder) {
             Ok(RememberOutcome::Stored(_, ids)) => tracing::debug!(run = uid.0, ?ids, "remembered a run"),
             Ok(RememberOutcome::Skipped(why)) => {

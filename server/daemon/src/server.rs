@@ -25,6 +25,7 @@ use super::session::{ClientInfo, Daemon, Session};
 use super::witness::write_witness;
 use crate::share::{Host, ListeningSocket, listen_at, listen_guarded};
 use annals_proxy::program::interrupted;
+use annals_review::memory_retention::delete_expired_memories;
 
 /// Maximum number of worker threads: they share one lock.
 const WORKER_THREADS_MAX: usize = 4;
@@ -433,6 +434,7 @@ async fn retain(daemon: Arc<Daemon>, schedule: RetentionSchedule) {
 /// Drops runs that have ended since the last call and that sampling excludes. Each is in the ledger under the
 /// sampling rule.
 fn sample(daemon: &Daemon, schedule: &RetentionSchedule) {
+    daemon.settle_memory();
     match daemon.store.sample_ended(&schedule.policy) {
         Ok(0) => {}
         Ok(runs) => tracing::info!(runs, "runs sampled out"),
@@ -443,16 +445,24 @@ fn sample(daemon: &Daemon, schedule: &RetentionSchedule) {
 /// One sweep. It is recorded as an operator's action if it dropped runs or failed.
 fn retain_once(daemon: &Daemon, schedule: &RetentionSchedule) {
     // The time is checked first: the record written below would make the clock look valid.
-    let swept =
-        daemon.store.plan_retention(&schedule.policy, None).and_then(|plan| daemon.store.retain(plan));
+    let sweep = || {
+        let mut report = daemon.store.retain(daemon.store.plan_retention(&schedule.policy, None)?)?;
+        report.memories = delete_expired_memories(&daemon.store, &schedule.policy, report.at_ns, false)?;
+        annals::Result::Ok(report)
+    };
+    // Sampling must not drop a run before its outcome is in memory.
+    daemon.settle_memory();
+    let swept = sweep();
     let failed = swept.as_ref().err().map(ToString::to_string);
     let runs = swept.as_ref().map_or(0, |report| report.dropped().runs.saturating_sub(report.held));
+    let memories = swept.as_ref().map_or(0, |report| report.memories);
     match &failed {
         Some(why) => tracing::warn!(why, "a scheduled sweep failed"),
-        None => tracing::info!(runs, "scheduled sweep"),
+        None => tracing::info!(runs, memories, "scheduled sweep"),
     }
-    if runs > 0 || failed.is_some() {
-        let words = ["STORE.RETAIN".to_owned(), format!("{runs} runs dropped")].map(String::into_bytes);
+    if runs > 0 || memories > 0 || failed.is_some() {
+        let done = format!("{runs} runs dropped, {memories} memories deleted");
+        let words = ["STORE.RETAIN".to_owned(), done].map(String::into_bytes);
         let kept = daemon.operations.record("schedule", "", &words, failed.as_deref(), daemon.now_ns());
         // A store that cannot be written reports it to its writers.
         let _ = kept.and_then(annals::Ticket::wait);

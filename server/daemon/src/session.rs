@@ -228,6 +228,11 @@ impl Daemon {
         }
     }
 
+    /// Waits until the runs that ended so far are in memory.
+    pub(super) fn settle_memory(&self) {
+        self.behind.settle();
+    }
+
     /// Nanoseconds since 1970.
     pub(super) fn now_ns(&self) -> u64 {
         self.io.now_ns()

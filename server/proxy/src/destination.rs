@@ -11,7 +11,7 @@ use annals::{
     kv::StoredBlob,
     runs::{Ending, OpenFrame},
 };
-use annals_review::run_memory::remember_ended;
+use annals_review::run_memory::{FROM_CACHE, RememberOutcome, remember_ended};
 
 use crate::embeddings::environment_embedder;
 use crate::program::ProgramError;
@@ -49,11 +49,11 @@ pub trait RemoteRun: std::fmt::Debug + Send + Sync {
     /// As [`Run::end`]; `Locked` or `Unavailable` if no process takes it.
     fn end(&self, status: Status) -> annals::Result<()>;
 
-    /// Stores the outcome of an ended run in memory.
+    /// Stores the outcome of an ended run in memory. Returns why it was not stored, if a user may not expect it.
     ///
     /// # Errors
     /// As [`remember_ended`]; `Locked` or `Unavailable` if no process takes it.
-    fn remember(&self) -> annals::Result<()>;
+    fn remember(&self) -> annals::Result<Option<String>>;
 }
 
 /// A frame of a [`RemoteRun`] whose output is still to come.
@@ -130,14 +130,15 @@ impl Destination {
         }
     }
 
-    /// Stores the outcome of a run that has just ended with this status in memory.
+    /// Stores the outcome of a run that has just ended with this status in memory. Returns why it was not
+    /// stored, if a user may not expect it.
     ///
     /// # Errors
     /// As [`remember_ended`].
-    pub(crate) fn remember(&self, run: &NewRun, status: Status) -> annals::Result<()> {
+    pub(crate) fn remember(&self, run: &NewRun, status: Status) -> annals::Result<Option<String>> {
         match (&self.0, run) {
             (DestinationPlace::Local(space), NewRun::Local(run)) => {
-                remember_ended(space, run.uid(), status, environment_embedder).map(drop)
+                remember_ended(space, run.uid(), status, environment_embedder).map(unexpected_reason)
             }
             (_, NewRun::Remote(run)) => run.remember(),
             (DestinationPlace::Remote(_), NewRun::Local(_)) => Err(wrong_store_error()),
@@ -326,4 +327,12 @@ impl DestinationBlob {
 
 fn wrong_store_error() -> annals::Error {
     annals::Error::new(ErrorKind::Bug, "a body was stored in another place than its frame")
+}
+
+/// Why a run was not remembered, if a user may not expect it.
+fn unexpected_reason(outcome: RememberOutcome) -> Option<String> {
+    match outcome {
+        RememberOutcome::Skipped(why) if why == FROM_CACHE => Some(why.to_owned()),
+        RememberOutcome::Skipped(_) | RememberOutcome::Stored(..) => None,
+    }
 }

@@ -9,6 +9,7 @@ mod align;
 mod frame_views;
 pub mod memory_input;
 pub mod memory_redaction;
+pub mod memory_retention;
 pub mod run_memory;
 pub mod suspect;
 

@@ -1,6 +1,6 @@
 //! Memory entries that come from outside as JSON: a full entry, or a bare snapshot of a run.
 
-use annals::{Error, ErrorKind, Result};
+use annals::{Error, ErrorKind, Result, Ticket};
 use annals_memory::{Embedder, Identity, Memory, MemoryEntry, SnapshotOptions};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -56,6 +56,37 @@ pub fn check_embedder(wanted: Option<&str>, own: &str, what: &str) -> Result<()>
     }
 }
 
+/// Stores JSON texts of full entries in one batch, all of them or none, and returns their ids with a ticket that is answered when
+/// they are stored. `None` if one of the texts is a snapshot: [`remember_json`] stores each of them by itself.
+///
+/// # Errors
+/// As [`remember_json`].
+pub fn submit_entries(
+    memory: &Memory,
+    identity: &Identity,
+    texts: &[&str],
+    with: &dyn Embedder,
+) -> Result<Option<(Vec<String>, Option<Ticket>)>> {
+    let texts: Vec<&str> = texts.iter().map(|text| trimmed(text)).collect();
+    for text in &texts {
+        if !matches!(flags(text)?, MemberFlags { id: true, value: true, .. }) {
+            return Ok(None);
+        }
+    }
+    let (entries, ticket) = memory.submit_remember(identity, &texts, with)?;
+    Ok(Some((entries.into_iter().map(|entry| entry.id).collect(), ticket)))
+}
+
+/// Some editors put a byte order mark before a text.
+fn trimmed(text: &str) -> &str {
+    text.trim_start_matches('\u{feff}').trim_matches([' ', '\t', '\r', '\n'])
+}
+
+fn flags(text: &str) -> Result<MemberFlags> {
+    serde_json::from_str(text)
+        .map_err(|error| Error::new(ErrorKind::Invalid, format!("a memory is a JSON object: {error}")))
+}
+
 /// Stores a JSON text: an entry (`id`, `value`), or a snapshot (`query`, `finalContent`), which becomes the
 /// entry of its conversation's next turn. An entry without a vector gets one from `with`. Returns the entry
 /// as stored.
@@ -69,11 +100,8 @@ pub fn remember_json(
     with: &dyn Embedder,
     keep: &SnapshotOptions,
 ) -> Result<MemoryEntry> {
-    // Some editors put a byte order mark before a text.
-    let text = text.trim_start_matches('\u{feff}').trim_matches([' ', '\t', '\r', '\n']);
-    let told: MemberFlags = serde_json::from_str(text)
-        .map_err(|error| Error::new(ErrorKind::Invalid, format!("a memory is a JSON object: {error}")))?;
-    match told {
+    let text = trimmed(text);
+    match flags(text)? {
         MemberFlags { id: true, value: true, .. } => memory.remember(identity, text, with),
         MemberFlags { query: true, .. } => memory.write_snapshot(identity, text, with, keep),
         _ => Err(Error::new(

@@ -119,7 +119,9 @@ pub(in super::super) fn read_ordinals(bytes: &[u8], count: usize) -> Result<Bitm
             while !reader.is_empty() {
                 let ordinal = next.saturating_add(reader.varint()?);
                 if ordinal >= count as u64 {
-                    return Err(CodecError::Header(format!("postings of memories name entry {ordinal} of {count}")));
+                    return Err(CodecError::Header(format!(
+                        "postings of memories name entry {ordinal} of {count}"
+                    )));
                 }
                 #[expect(clippy::cast_possible_truncation, reason = "below the count, which is a usize")]
                 set.insert(ordinal as usize);
@@ -163,6 +165,10 @@ mod tests {
         assert!(read_ordinals(&[0, 8], 8).is_err(), "an ordinal beyond the count");
         assert!(read_ordinals(&[1], 8).is_err(), "bits are missing");
         assert!(read_ordinals(&[1, 255, 255], 8).is_err(), "too many bits");
-        assert_eq!(read_ordinals(&[1, 255], 3).unwrap(), Bitmap::full(3), "bits beyond the count are ignored");
+        assert_eq!(
+            read_ordinals(&[1, 255], 3).unwrap(),
+            Bitmap::full(3),
+            "bits beyond the count are ignored"
+        );
     }
 }

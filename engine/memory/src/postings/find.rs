@@ -86,8 +86,10 @@ impl Memory {
         let list = PartList::parse(&list).map_err(|error| damaged(&error))?;
         let (now, own) = (self.now_ms(), format!("{}\0", identity.name()));
         let removed = view.scan(&spaces.removed, ScanRange::prefix(&partition)).keys();
-        let removed: Vec<u64> =
-            removed.map(|key| Ok(number_of_key(&key?))).filter_map(Result::transpose).collect::<Result<_>>()?;
+        let removed: Vec<u64> = removed
+            .map(|key| Ok(number_of_key(&key?)))
+            .filter_map(Result::transpose)
+            .collect::<Result<_>>()?;
         let mut parts = Vec::new();
         for part in &list.parts {
             parts.push(self.read_part(view, &partition, part, asked, &removed, now)?);
@@ -169,7 +171,8 @@ impl Memory {
         removed: &[u64],
         now_ms: i64,
     ) -> Result<AskedPart> {
-        let spaces = self.postings.as_ref().ok_or_else(|| Error::bug("a memory without an index has a part"))?;
+        let spaces =
+            self.postings.as_ref().ok_or_else(|| Error::bug("a memory without an index has a part"))?;
         let cached = lock(&self.index_cache.0).tables.get(&(*partition, part.id)).cloned();
         let table = match cached {
             Some(table) => table,
@@ -213,11 +216,13 @@ impl Memory {
         partition: &Partition,
         from: u64,
     ) -> Result<Vec<(u64, Vec<u8>, Arc<Vec<u8>>)>> {
-        let spaces = self.postings.as_ref().ok_or_else(|| Error::bug("a memory without an index has a tail"))?;
+        let spaces =
+            self.postings.as_ref().ok_or_else(|| Error::bug("a memory without an index has a tail"))?;
         let mut tail = Vec::new();
         for found in view.scan(&spaces.numbers, tail_range(partition, from)) {
             let (number, key) = found?;
-            let number = number_of_key(&number).ok_or_else(|| Error::bug("a number of a memory is too short"))?;
+            let number =
+                number_of_key(&number).ok_or_else(|| Error::bug("a number of a memory is too short"))?;
             let cached = lock(&self.index_cache.0).cards.get(&(*partition, number)).cloned();
             let card = match cached {
                 Some(card) => card,

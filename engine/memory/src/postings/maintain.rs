@@ -116,7 +116,9 @@ impl Memory {
         }
         self.remove_number(changing, batch, key)?;
         let namespace = self.entries.namespace();
-        let Some(state) = changing.state()?.partitions.get_mut(&(namespace, partition)) else { return Ok(()) };
+        let Some(state) = changing.state()?.partitions.get_mut(&(namespace, partition)) else {
+            return Ok(());
+        };
         let number = card_number(&partition, state.next);
         state.next += 1;
         state.added += 1;
@@ -167,7 +169,8 @@ impl Memory {
             Ok(last.and_then(|key| number_of_key(&key)).map_or(0, |number| number + 1))
         };
         let next = list.tail_from.max(last(&spaces.numbers)?).max(last(&spaces.removed)?);
-        let state = PartitionState { next, tail_from: list.tail_from, added: next - list.tail_from, removed: 0 };
+        let state =
+            PartitionState { next, tail_from: list.tail_from, added: next - list.tail_from, removed: 0 };
         let has_list = !is_new || spaces.parts.get(partition)?.is_some();
         changing.state()?.partitions.insert((namespace, *partition), state);
         Ok(has_list)
@@ -183,7 +186,8 @@ impl Memory {
     ) -> Result<PartList> {
         changing.state()?.partitions.remove(&(self.entries.namespace(), *partition));
         // A part's number is never used again: recalls keep tables by it.
-        let last_part = spaces.postings.scan(ScanRange::prefix(partition).reverse()).keys().next().transpose()?;
+        let last_part =
+            spaces.postings.scan(ScanRange::prefix(partition).reverse()).keys().next().transpose()?;
         let last_part = last_part.and_then(|key| key.get(16..20)?.try_into().ok().map(u32::from_be_bytes));
         let mut batch = self.space.batch();
         batch.delete(&spaces.parts, partition);
@@ -203,7 +207,11 @@ impl Memory {
                 self.commit_index(std::mem::replace(&mut batch, self.space.batch()))?;
             }
         }
-        let list = PartList { tail_from: 0, next_id: last_part.map_or(0, |id| id.saturating_add(1)), parts: Vec::new() };
+        let list = PartList {
+            tail_from: 0,
+            next_id: last_part.map_or(0, |id| id.saturating_add(1)),
+            parts: Vec::new(),
+        };
         // The list comes last: after a crash before it, the next write begins again.
         batch.put(&spaces.parts, partition, list.bytes());
         self.commit_index(batch)?;
@@ -245,10 +253,16 @@ impl Memory {
         }
     }
 
-    fn write_parts(&self, changing: &mut Numbering<'_>, spaces: &PostingSpaces, partition: &Partition) -> Result<()> {
+    fn write_parts(
+        &self,
+        changing: &mut Numbering<'_>,
+        spaces: &PostingSpaces,
+        partition: &Partition,
+    ) -> Result<()> {
         let namespace = self.entries.namespace();
         loop {
-            let bytes = spaces.parts.get(partition)?.ok_or_else(|| Error::bug("the list of parts is missing"))?;
+            let bytes =
+                spaces.parts.get(partition)?.ok_or_else(|| Error::bug("the list of parts is missing"))?;
             let mut list = PartList::parse(&bytes).map_err(|error| damaged(&error))?;
             let tail = self.tail(spaces, partition, &list)?;
             let (tail_len, tail_from) = (tail.len() as u64, list.tail_from);
@@ -286,7 +300,8 @@ impl Memory {
         let mut cards = Vec::new();
         for found in spaces.numbers.scan(tail_range(partition, list.tail_from)).take(ENTRIES_MAX) {
             let (number, key) = found?;
-            let number = number_of_key(&number).ok_or_else(|| Error::bug("a number of a memory is too short"))?;
+            let number =
+                number_of_key(&number).ok_or_else(|| Error::bug("a number of a memory is too short"))?;
             if let Some(bytes) = self.words.get(&key)? {
                 cards.push(TailCard { number, key, bytes });
             }
@@ -295,7 +310,12 @@ impl Memory {
     }
 
     /// Writes a part without its removed entries if there are many. False if there is none.
-    fn drop_removed(&self, spaces: &PostingSpaces, partition: &Partition, list: &mut PartList) -> Result<bool> {
+    fn drop_removed(
+        &self,
+        spaces: &PostingSpaces,
+        partition: &Partition,
+        list: &mut PartList,
+    ) -> Result<bool> {
         let removed = removed_numbers(spaces, partition)?;
         for at in 0..list.parts.len() {
             let Some(part) = list.parts.get(at).cloned() else { break };
@@ -325,7 +345,8 @@ impl Memory {
         // The new ordinals of each old part's entries.
         let mut moved: Vec<Vec<Option<u16>>> = Vec::new();
         // The numbers that stand in the old parts and in the cards of the tail, or stood there.
-        let mut range: Option<(u64, u64)> = (old.is_empty() && !tail.is_empty()).then_some((list.tail_from, 0));
+        let mut range: Option<(u64, u64)> =
+            (old.is_empty() && !tail.is_empty()).then_some((list.tail_from, 0));
         for part in old {
             let table = read_table(&mut |key| spaces.postings.get(key), partition, part)?;
             let living = table.living(&removed, i64::MIN);

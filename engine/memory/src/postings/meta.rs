@@ -54,7 +54,10 @@ impl PartList {
         for _ in 0..count.min(PARTS_MAX) {
             let (id, count, buckets) = (reader.varint32()?, reader.varint32()?, reader.varint32()?);
             let part = PartInfo { id, count, buckets, bytes: reader.varint()? };
-            if !part.buckets.is_power_of_two() || part.count == 0 || part.count as usize > super::part::ENTRIES_MAX {
+            if !part.buckets.is_power_of_two()
+                || part.count == 0
+                || part.count as usize > super::part::ENTRIES_MAX
+            {
                 return Err(CodecError::Header(format!("the index of memories has the part {part:?}")));
             }
             parts.push(part);
@@ -70,7 +73,10 @@ mod tests {
 
     #[test]
     fn part_list_round_trips_and_rejects_damage() {
-        let parts = vec![PartInfo { id: 3, count: 1024, buckets: 256, bytes: 130 }, PartInfo { id: 9, count: 7, buckets: 1, bytes: 5 }];
+        let parts = vec![
+            PartInfo { id: 3, count: 1024, buckets: 256, bytes: 130 },
+            PartInfo { id: 9, count: 7, buckets: 1, bytes: 5 },
+        ];
         let list = PartList { tail_from: 1 << 40, next_id: 10, parts };
         let bytes = list.bytes();
         assert_eq!(PartList::parse(&bytes).unwrap(), list);

@@ -90,7 +90,10 @@ pub(super) type Postings = BTreeMap<Term, Vec<u16>>;
 
 /// Number of buckets for postings of this many bytes.
 pub(super) fn bucket_count(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(BUCKET_BYTES)).unwrap_or(BUCKETS_MAX).clamp(1, BUCKETS_MAX).next_power_of_two()
+    u32::try_from(bytes.div_ceil(BUCKET_BYTES))
+        .unwrap_or(BUCKETS_MAX)
+        .clamp(1, BUCKETS_MAX)
+        .next_power_of_two()
 }
 
 /// The bytes of a bucket with these terms; `count` is the part's number of entries.

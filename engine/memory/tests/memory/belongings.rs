@@ -79,13 +79,79 @@ fn run_removal_deletes_its_memory_entries() {
         pinned: None,
         keep: RetentionLimit::ForNs(0),
     };
-    let policy = RetentionPolicy { rules: vec![rule], sample: RunShare::ALL };
+    let policy = RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL };
     let sweep = || store.retain(store.plan_retention(&policy, None).unwrap()).unwrap();
     sweep();
     assert_eq!(ids(&memory), ["stays"]);
     space.unpin("stays").unwrap();
     sweep();
+    // Retention drops the frames; the memory stays until somebody forgets the run.
+    assert_eq!(space.run("stays").unwrap_err().kind(), ErrorKind::Gone);
+    assert_eq!(ids(&memory), ["stays"]);
+    assert!(space.has_lasting_belongings("stays").unwrap());
+    assert_eq!(space.forget("stay", "asked for").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(space.forget("stays", "asked for").unwrap().rule, "all");
+    assert!(ids(&memory).is_empty() && !space.has_lasting_belongings("stays").unwrap());
+    assert_eq!(space.forget("stays", "again").unwrap_err().kind(), ErrorKind::Gone);
+}
+
+/// Regression: a memory went with its run after seven days, or at once by sampling. Compaction frees the name of a dropped run,
+/// and its memory can still be forgotten by that name.
+#[test]
+fn memory_of_retained_run_is_forgotten_after_compaction() {
+    let (dir, store, space) = fresh();
+    let memory = Memory::open(&space).unwrap();
+    let uid = ended_run(&space, "gone");
+    remember(&memory, uid, "canary-id").unwrap();
+    ended_run(&space, "other");
+    let rule = RetentionRule::new("all", RetentionLimit::ForNs(0));
+    let policy = RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL };
+    store.retain(store.plan_retention(&policy, None).unwrap()).unwrap();
+    store.compact(&CompactOptions::default()).unwrap();
+    assert_eq!(ids(&memory), ["canary-id"]);
+    space.forget("gone", "asked for").unwrap();
     assert!(ids(&memory).is_empty());
+    store.compact(&CompactOptions { must_go: vec![uid], ..CompactOptions::default() }).unwrap();
+    let root = dir.path().join("s");
+    store.close().unwrap();
+    assert!(!files(&root).windows(7).any(|window| window == b"canary-"));
+}
+
+/// Counts of reads are in memory until a later batch or the close writes them. Regression: each read committed.
+#[test]
+fn read_counts_are_written_with_a_later_batch_or_at_close() {
+    let sim = SimIo::new(3);
+    let options = |sim: &SimIo| Options { io: std::sync::Arc::new(sim.clone()), ..Options::default() };
+    let whose = identity_of_conversation("c");
+    let count = |memory: &Memory| {
+        let entry = memory.get(&whose, "e").unwrap().unwrap();
+        entry.member("accessCount").unwrap().parse::<u64>().unwrap()
+    };
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let memory = Memory::open(&store.namespace("n").unwrap()).unwrap();
+    memory.put(&whose, &entry("e", "q")).unwrap();
+    let before = store.seqno();
+    assert_eq!([count(&memory), count(&memory), count(&memory)], [1, 2, 3]);
+    assert_eq!(store.seqno(), before, "reading writes nothing");
+    // A crash now loses the three counts.
+    memory.put(&whose, &entry("other", "q")).unwrap();
+    assert!(store.seqno() > before);
+    let crashed = sim.clone();
+    drop(memory);
+    store.close().unwrap();
+    let store = Store::open_with("s", options(&crashed)).unwrap();
+    let memory = Memory::open(&store.namespace("n").unwrap()).unwrap();
+    assert_eq!([count(&memory), count(&memory)], [4, 5]);
+    drop(memory);
+    store.close().unwrap();
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let memory = Memory::open(&store.namespace("n").unwrap()).unwrap();
+    assert_eq!(count(&memory), 6, "closing writes what no batch took along");
+    // The count of a deleted entry does not come back.
+    memory.delete(&whose, "e").unwrap();
+    memory.put(&whose, &entry("third", "q")).unwrap();
+    let looks = store.namespace("n").unwrap().find_keyspace("annals.memory.looks").unwrap().unwrap();
+    assert_eq!(looks.scan(ScanRange::all()).keys().count(), 0);
 }
 
 #[test]

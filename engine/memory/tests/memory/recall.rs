@@ -278,25 +278,21 @@ fn snapshot_answering_from_recall_ranks_behind_source() {
     assert_eq!(all.len(), 4);
     assert_eq!(all[0].entry.value(), MONDAY);
     assert!(all[0].score < all[1].score, "it is not first by score alone");
-    // A recall counts as a source once, and not for a run that calls tools of its own.
+    // A recall counts as a source once. For a run with tool calls it counts only if it was made during the run,
+    // which took 1,840 ms.
     let next =
         || memory.write_snapshot(&friday, &answer, &WordEmbedder, &SnapshotOptions::default()).unwrap();
     assert_eq!(next().derived_from, names(&all));
     assert_eq!(next().derived_from, [""; 0]);
-    ask(&memory, &friday, question);
-    assert_eq!(
-        memory
-            .write_snapshot(&friday, MONDAY, &WordEmbedder, &SnapshotOptions::default())
-            .unwrap()
-            .derived_from,
-        [""; 0]
-    );
-    ask(&memory, &friday, question);
-    let named = SnapshotOptions { derived_from: vec!["snap-1".into()], ..SnapshotOptions::default() };
-    assert_eq!(
-        memory.write_snapshot(&friday, MONDAY, &WordEmbedder, &named).unwrap().derived_from,
-        ["snap-1"]
-    );
+    let now_ms = 1_800_000_000_000;
+    for (after_ms, counts) in [(0, true), (1840, true), (1841, false)] {
+        sim.set_now_ns(now_ms * 1_000_000);
+        let recalled = ask(&memory, &friday, question);
+        sim.set_now_ns((now_ms + after_ms) * 1_000_000);
+        let kept =
+            memory.write_snapshot(&friday, MONDAY, &WordEmbedder, &SnapshotOptions::default()).unwrap();
+        assert_eq!(kept.derived_from, if counts { recalled } else { Vec::new() }, "{after_ms} ms");
+    }
 }
 
 /// Quoted entries are recognised by their text, regardless of the caller, the interface and the

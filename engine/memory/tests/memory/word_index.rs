@@ -23,9 +23,30 @@ impl Choices {
 
 /// Few words, so that entries share many, and words whose n-grams are alike.
 const WORDS: [&str; 24] = [
-    "refund", "refunds", "rejected", "declined", "approved", "approval", "Elena", "Petrova", "loan",
-    "mortgage", "mortgages", "flight", "delayed", "delay", "money", "school", "escalated", "invoice",
-    "invoicing", "today", "why", "was", "application", "creditScore",
+    "refund",
+    "refunds",
+    "rejected",
+    "declined",
+    "approved",
+    "approval",
+    "Elena",
+    "Petrova",
+    "loan",
+    "mortgage",
+    "mortgages",
+    "flight",
+    "delayed",
+    "delay",
+    "money",
+    "school",
+    "escalated",
+    "invoice",
+    "invoicing",
+    "today",
+    "why",
+    "was",
+    "application",
+    "creditScore",
 ];
 const IDENTIFIERS: [&str; 6] = ["#42", "#43", "app-42", "HAT136", "mia@example.com", "1234567"];
 
@@ -228,7 +249,9 @@ fn cards_without_index_are_numbered_by_the_next_write() {
     let space = store.namespace("n").unwrap();
     let memory = Memory::open(&space).unwrap().with_tail_max(8);
     let mut choices = Choices(5);
-    (0..20).for_each(|_| drop(compare(&memory, &mut choices, "before the write")));
+    (0..20).for_each(|_| {
+        compare(&memory, &mut choices, "before the write");
+    });
     assert_eq!(keys(&space, PARTS), 0);
     memory.remember(&identity("t", "a"), &entry(&mut choices, "new", 0), &WordEmbedder).unwrap();
     assert_eq!(keys(&space, PARTS), 1);
@@ -253,13 +276,62 @@ fn damaged_index_is_scanned_and_rebuilt() {
             };
         }
         // Not from what an earlier recall kept.
-        let memory = { drop(memory); Memory::open(&space).unwrap().with_tail_max(8) };
+        let memory = {
+            drop(memory);
+            Memory::open(&space).unwrap().with_tail_max(8)
+        };
         let mut choices = Choices(11);
-        (0..20).for_each(|_| drop(compare(&memory, &mut choices, "damaged")));
+        (0..20).for_each(|_| {
+            compare(&memory, &mut choices, "damaged");
+        });
         assert_eq!(keys(&space, PARTS), 0, "the damaged index is discarded");
         memory.remember(&identity("t", "a"), &entry(&mut choices, "new", 0), &WordEmbedder).unwrap();
         assert_eq!(keys(&space, PARTS), 1, "rebuilt");
         let hits: usize = (0..40).map(|_| compare(&memory, &mut choices, "rebuilt")).sum();
         assert!(hits > 10, "{hits}");
     }
+}
+
+/// Writers whose batches share commits, and recalls beside them: nothing is lost, and the index is whole afterwards.
+#[test]
+fn concurrent_writers_keep_index_whole() {
+    let (_dir, store, space) = crate::support::fresh();
+    let memory = Memory::open(&space).unwrap().with_tail_max(8);
+    std::thread::scope(|scope| {
+        for writer in 0..4u64 {
+            let memory = &memory;
+            scope.spawn(move || {
+                let mut choices = Choices(writer);
+                for n in 0..60 {
+                    // Writers replace each other's entries, too.
+                    let id = format!(
+                        "e{}",
+                        if n % 3 == 0 { choices.below(10) } else { 100 * (1 + writer as usize) + n }
+                    );
+                    let entry = entry(&mut choices, &id, 1_700_000_000_000_000);
+                    memory.remember(&identity("t", "a"), &entry, &WordEmbedder).unwrap();
+                    if n % 7 == 0 {
+                        memory.delete(&identity("t", "a"), &format!("e{}", choices.below(10))).unwrap();
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut choices = Choices(77);
+            for _ in 0..100 {
+                let question = format!("{}?", text(&mut choices, 5));
+                let wanted = MemoryQuery { across_conversations: true, ..MemoryQuery::default() };
+                memory.recall(&identity("t", "z"), &question, &WordEmbedder, &wanted).unwrap();
+            }
+        });
+    });
+    assert_eq!(keys(&space, PARTS), 1, "no recall found damage");
+    let cards = keys(&space, "annals.memory.words");
+    assert!(cards >= 160, "{cards}");
+    assert_eq!(keys(&space, "annals.memory.words.numbers"), cards, "each card has one number");
+    let mut choices = Choices(5);
+    let hits: usize = (0..60).map(|_| compare(&memory, &mut choices, "after concurrent writes")).sum();
+    assert!(hits > 20, "{hits}");
+    drop((memory, space));
+    store.close().unwrap();
 }

@@ -269,8 +269,12 @@ fn compaction_erases_policy_drops_and_deleted_keys() {
         statuses: vec![Status::Abandoned],
         ..RetentionRule::new("abandoned", RetentionLimit::ForNs(0))
     };
-    let plan =
-        store.plan_retention(&RetentionPolicy { rules: vec![rule], sample: RunShare::ALL }, None).unwrap();
+    let plan = store
+        .plan_retention(
+            &RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL },
+            None,
+        )
+        .unwrap();
     assert_eq!(plan.report().dropped().runs, 2);
     store.retain(plan).unwrap();
     drop(space);

@@ -599,7 +599,7 @@ impl WorkloadDriver {
         let rules = vec![rule("failed", Status::Failed), rule("abandoned", Status::Abandoned)];
         let issued = self.io.op_count();
         let swept = store
-            .plan_retention(&RetentionPolicy { rules, sample: RunShare::ALL }, None)
+            .plan_retention(&RetentionPolicy { rules, memory_for_ns: None, sample: RunShare::ALL }, None)
             .and_then(|plan| store.retain(plan));
         // Each rule that drops something commits once: a crash may keep the first commit alone.
         let mut commits = 0;

@@ -21,7 +21,7 @@ use crate::access::Rights;
 use crate::command_table::CommandHandler;
 use crate::tenant::Tenant;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
-use annals_review::memory_input::{check_embedder, remember_json};
+use annals_review::memory_input::{check_embedder, remember_json, submit_entries};
 use annals_review::memory_redaction::{redacted_entry, redacted_hits};
 use annals_wire::resp::Reply;
 
@@ -90,13 +90,21 @@ fn put(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let ids: Vec<String> = if embeds {
         let with = tenant.embedder()?;
         check_embedder(embedder, with.id(), "a memory")?;
-        let each = entries.iter().map(|entry| {
-            remember_json(&memory, &identity, entry, &*with, &SnapshotOptions::default())
-                .map(|entry| entry.id)
-        });
-        each.collect::<annals::Result<_>>()?
+        match submit_entries(&memory, &identity, &entries, &*with)? {
+            Some((ids, ticket)) => {
+                ticket.map(|ticket| call.work.await_before_reply(ticket));
+                ids
+            }
+            None => {
+                let each = entries.iter().map(|entry| {
+                    remember_json(&memory, &identity, entry, &*with, &SnapshotOptions::default())
+                        .map(|entry| entry.id)
+                });
+                each.collect::<annals::Result<_>>()?
+            }
+        }
     } else {
-        memory.put_many(&identity, &entries)?;
+        memory.submit_put(&identity, &entries)?.map(|ticket| call.work.await_before_reply(ticket));
         entries.iter().map(|entry| entry_id(entry)).collect()
     };
     Ok(Reply::Array(ids.into_iter().map(Reply::text).collect()))

@@ -16,6 +16,7 @@ use crate::forgetting::{ForgetTarget, database_number, dropped_run_json, erase, 
 use crate::turn::{CommandCall, CommandRefusal, CommandResult, record_operation};
 use annals_policy::rules::parse_policy;
 use annals_proxy::proxy::forget_answers;
+use annals_review::memory_retention::delete_expired_memories;
 use annals_wire::resp::Reply;
 
 pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
@@ -175,7 +176,8 @@ fn retain(call: &mut CommandCall<'_, '_>) -> CommandResult {
     }
     let store = &call.daemon.store;
     let plan = store.plan_retention(&policy, at_ns)?;
-    let report = if dry_run { plan.report().clone() } else { store.retain(plan)? };
+    let mut report = if dry_run { plan.report().clone() } else { store.retain(plan)? };
+    report.memories = delete_expired_memories(store, &policy, report.at_ns, dry_run)?;
     let json = serde_json::to_vec(&report).map_err(|error| CommandRefusal(format!("BUG {error}")))?;
     Ok(Reply::Bulk(json))
 }

@@ -19,7 +19,7 @@ use super::host::{WriterGate, WriterPass};
 use super::upkeep;
 use annals_proxy::embeddings::{ConfiguredEmbedder, environment_embedder};
 use annals_review::memory_input::{check_embedder, remember_json};
-use annals_review::run_memory::{RememberOutcome, remember_ended};
+use annals_review::run_memory::{FROM_CACHE, RememberOutcome, remember_ended};
 use annals_wire::resp::Reply;
 use annals_wire::schema::recorder::RecorderCommand;
 use annals_wire::words::{CommandArguments, error_code, invalid};
@@ -178,6 +178,7 @@ impl RecorderSession {
         let run = space.run(&name)?;
         Ok(match remember_ended(space, run.info().uid, run.info().status, environment_embedder)? {
             RememberOutcome::Stored(_, ids) => Reply::count(ids.len()),
+            RememberOutcome::Skipped(why) if why == FROM_CACHE => Reply::text(why),
             RememberOutcome::Skipped(_) => Reply::Integer(0),
         })
     }

@@ -12,6 +12,7 @@ use super::link::{PART_BYTES, RecorderLink, RecordingStep, StepKind};
 use super::member::{RECORDER_TAG, token_hash};
 use annals_proxy::destination::{Destination, RemoteFrame, RemoteRun, RemoteSpace};
 use annals_proxy::spool::SpooledBody;
+use annals_wire::resp::Reply;
 use annals_wire::schema::recorder::RecorderCommand;
 use annals_wire::words::{CommandWriter, bytes};
 
@@ -126,10 +127,13 @@ impl RemoteRun for SocketRun {
         Ok(())
     }
 
-    fn remember(&self) -> annals::Result<()> {
+    fn remember(&self) -> annals::Result<Option<String>> {
         let words = self.words(RecorderCommand::RememberRun);
         let step = RecordingStep::new(StepKind::Repeatable, &self.name, words);
-        self.remote.link().call(step).map(drop)
+        Ok(match self.remote.link().call(step)? {
+            Reply::Bulk(why) => Some(String::from_utf8_lossy(&why).into_owned()),
+            _ => None,
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use annals::{
 };
 use annals_policy::rules::parse_policy;
 use annals_proxy::proxy::forget_answers;
+use annals_review::memory_retention::delete_expired_memories;
 use annals_wire::resp::Reply;
 use annals_wire::words::{CommandArguments, invalid};
 
@@ -80,7 +81,8 @@ fn retain(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Rep
             _ => return Err(no_option(&option)),
         }
     }
-    let report = store.retain(store.plan_retention(&policy, at_ns)?)?;
+    let mut report = store.retain(store.plan_retention(&policy, at_ns)?)?;
+    report.memories = delete_expired_memories(store, &policy, report.at_ns, false)?;
     let json = serde_json::to_vec(&report);
     json.map(Reply::Bulk).map_err(|error| annals::Error::new(ErrorKind::Bug, error.to_string()))
 }

@@ -12,7 +12,7 @@ use super::document::{Located, RulesDocument, RulesError, RulesResult, RulesSect
 /// Maximum size of a policy, in bytes.
 pub const POLICY_BYTES_MAX: usize = 64 << 10;
 
-const KINDS: [&str; 2] = ["rule", "sampling"];
+const KINDS: [&str; 3] = ["rule", "sampling", "memory"];
 const RULE: [&str; 14] = [
     "name",
     "namespace",
@@ -55,7 +55,7 @@ pub fn parse_policy(text: &str) -> RulesResult<RetentionPolicy> {
         )));
     }
     let document = RulesDocument::parse(text, &KINDS)?;
-    let mut policy = RetentionPolicy { rules: Vec::new(), sample: RunShare::ALL };
+    let mut policy = RetentionPolicy { rules: Vec::new(), memory_for_ns: None, sample: RunShare::ALL };
     for section in document.sections("rule", &RULE)? {
         if policy.rules.len() == RETENTION_RULES_MAX {
             return Err(
@@ -81,9 +81,21 @@ pub fn parse_policy(text: &str) -> RulesResult<RetentionPolicy> {
     if let Some(section) = sampling.first() {
         policy.sample = share(section)?
             .ok_or_else(|| section.wrong(format_args!("lacks keep_share: {SHARE}, for example")))?;
-    } else if policy.rules.is_empty() {
+    }
+    let memory = document.sections("memory", &["keep"])?;
+    if let Some(second) = memory.get(1) {
+        return Err(second.wrong("is the second: there is one memory, or none"));
+    }
+    if let Some(section) = memory.first() {
+        policy.memory_for_ns = Some(
+            duration_ns(section, "keep")?
+                .ok_or_else(|| section.wrong(format_args!("lacks keep: {LASTING}, for example")))?,
+        );
+    }
+    if policy.rules.is_empty() && sampling.is_empty() && memory.is_empty() {
         return Err(whole(
-            "there is no [[rule]] and no [[sampling]]: the policy would drop nothing".to_owned(),
+            "there is no [[rule]], no [[sampling]] and no [[memory]]: the policy would drop nothing"
+                .to_owned(),
         ));
     }
     Ok(policy)

@@ -70,12 +70,17 @@ pub struct RecordingSummary {
     pub failure: Option<String>,
     /// Why the outcome of the run was not stored in memory, though it was requested.
     pub memory_failure: Option<String>,
+    /// Why the run's outcome was left out of memory, if a user may not expect it.
+    pub memory_skipped: Option<String>,
 }
 
 impl RecordingSummary {
     /// Notes the result of storing the run's outcome in memory.
-    pub(crate) fn note_memory(&mut self, done: annals::Result<()>) {
-        self.memory_failure = done.err().map(|error| error.to_string());
+    pub(crate) fn note_memory(&mut self, done: annals::Result<Option<String>>) {
+        match done {
+            Ok(skipped) => self.memory_skipped = skipped,
+            Err(error) => self.memory_failure = Some(error.to_string()),
+        }
     }
 }
 

@@ -274,6 +274,15 @@ impl RunConversations {
 }
 
 impl QuestionSnapshot {
+    /// From the first request for the question in its own run to the end of the last answer, in milliseconds since 1970.
+    pub(super) fn worked_ms(&self) -> std::ops::RangeInclusive<u64> {
+        // A bound of the record is in nanoseconds.
+        match self.spans.get(1).copied().flatten() {
+            Some((first, last)) => first / 1_000_000..=last / 1_000_000,
+            None => std::ops::RangeInclusive::new(1, 0),
+        }
+    }
+
     /// Reads the results of the waiting tool calls in a request.
     fn add_results(&mut self, api: &ModelApi, body: &[u8]) {
         if self.waiting.is_empty() {

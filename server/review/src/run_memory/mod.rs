@@ -1,8 +1,8 @@
 //! Memory entries of recorded runs. When a run ends, each question of its users, with its answer, tool calls
 //! and decisions, is stored under an identity of the agents' memory (`annals_memory`). Other agents can then recall them.
 //!
-//! Invariants: a recording never waits for this and never fails because of it. The entry is deleted with its
-//! run (`Memory::remember_for_run`). A fork of a tenant's run is never stored under another identity.
+//! Invariants: a recording never waits for this and never fails because of it. The entry is deleted when
+//! its run is forgotten or replaced, and outlives the run's retention (`Memory::remember_for_run`). A fork of a tenant's run is never stored under another identity.
 //!
 //! A what-if (a fork, or a run that the cache answered) is only remembered on request, and its entries are
 //! marked.
@@ -17,8 +17,10 @@ mod remember;
 mod run_identity;
 mod snapshot;
 
-pub use remember::{EmbedderFn, RememberOutcome, remember_ended, remember_imported};
-pub use run_identity::{CONVERSATION_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG, TENANT_TAG};
+pub use remember::{EmbedderFn, FROM_CACHE, RememberOutcome, remember_ended, remember_imported};
+pub use run_identity::{
+    CONVERSATION_TAG, MEMORY_FOR_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG, TENANT_TAG,
+};
 
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use annals::retention::parse_duration_ns;
 use annals::{ErrorKind, Namespace, RunReader, RunUid, Severity, Status};
 use annals_memory::{Embedder, Identity, Memory};
 use serde::Deserialize;
@@ -9,7 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::conversation::{QuestionSnapshot, RunConversations};
-use super::run_identity::{MEMORY_ON, MEMORY_TAG, RunIdentity, run_identity};
+use super::run_identity::{MEMORY_FOR_TAG, MEMORY_ON, MEMORY_TAG, RunIdentity, run_identity};
 use super::snapshot::SnapshotJson;
 
 /// Makes the embedder of a namespace. Called only once an entry needs a vector.
@@ -26,7 +27,8 @@ pub enum RememberOutcome {
 }
 
 /// Remembers the questions of a run that has just ended: an entry for each question that got an answer.
-/// Questions without tool calls count as derived from the identity's recent recall.
+/// A question counts as derived from what its identity recalled while it was worked on; without tool calls, also from the
+/// recent recall before it.
 ///
 /// # Errors
 /// `NotFound`, `Gone`; `Damaged`, `Unavailable`, `Poisoned`.
@@ -41,6 +43,10 @@ pub fn remember_ended(
     }
     remember_reader(space, &space.run_by_uid(uid)?, status, true, embedder)
 }
+
+/// Why a run that the cache answered is not remembered. Users do not expect this of a plain recording.
+pub const FROM_CACHE: &str =
+    "the cache answered a call of the run, so it tells what might have been; --remember stores it";
 
 /// Remembers the questions of an imported run, as [`remember_ended`]. It is not new: what was recalled lately is none
 /// of its sources.
@@ -79,17 +85,20 @@ pub(super) fn remember_reader(
     let is_what_if = info.parent.is_some() || read.is_from_cache;
     let is_wanted = info.tags.iter().any(|(key, value)| key == MEMORY_TAG && value == MEMORY_ON);
     if is_what_if && !is_wanted {
-        return Ok(RememberOutcome::Skipped("it is a what-if: a fork, or answered by the cache"));
+        let why = if read.is_from_cache { FROM_CACHE } else { "it is a what-if: a fork" };
+        return Ok(RememberOutcome::Skipped(why));
     }
+    let lifetime_ms = lifetime_ms(&info.tags)?;
     let ReadQuestions { questions, is_cut, .. } = read;
     if questions.is_empty() {
         return Ok(RememberOutcome::Skipped("it has no question, or no answer"));
     }
     let memory = Memory::open(space)?;
     // Read once: the run's first entry that answers from it clears it.
-    let recent = if is_new { memory.recently_recalled(&identity)? } else { Vec::new() };
+    let recent = if is_new { memory.recently_recalled_at(&identity)? } else { Vec::new() };
     let (mut entries, mut ids) = (Vec::new(), Vec::new());
     for (number, question) in questions.into_iter().enumerate() {
+        let worked_ms = question.worked_ms();
         let QuestionSnapshot { snapshot, frame, quotes, .. } = question;
         // The first question has the run's name. The others also have the frame of their first call.
         let id = match number {
@@ -103,12 +112,16 @@ pub(super) fn remember_reader(
         if is_what_if {
             metadata["whatIf"] = true.into();
         }
-        // The sources are the entries quoted in the question's requests, regardless of the program that
-        // recalled them and of other tools. An answer without tool calls may also paraphrase the recent recall.
+        // The sources are the entries quoted in the question's requests, and those that the identity recalled
+        // between the question and its answer: regardless of the program that recalled them, of other tools, and of
+        // words or vectors as the way of asking. An answer without tool calls may also paraphrase what was
+        // recalled before the question.
         let mut told = BTreeSet::new();
-        if snapshot.tool_calls.is_empty() {
-            told.extend(recent.iter().cloned());
-        }
+        let has_tools = !snapshot.tool_calls.is_empty();
+        let during = |at_ms: i64| u64::try_from(at_ms).is_ok_and(|at_ms| worked_ms.contains(&at_ms));
+        told.extend(
+            recent.iter().filter(|(_, at_ms)| !has_tools || during(*at_ms)).map(|(id, _)| id.clone()),
+        );
         for text in &quotes {
             told.extend(memory.entries_quoted_in(&identity, text)?);
         }
@@ -119,7 +132,8 @@ pub(super) fn remember_reader(
         }
         let span_ns = snapshot.duration_ms.saturating_mul(1_000_000);
         let ended_ms = info.ended_ns.unwrap_or_else(|| info.started_ns.saturating_add(span_ns)) / 1_000_000;
-        entries.push(entry_json(&id, &identity, &metadata, ended_ms, &to_json(&snapshot)?));
+        let times = EntryTimes { ended_ms, ttl_ms: lifetime_ms.map(|lasts| ended_ms.saturating_add(lasts)) };
+        entries.push(entry_json(&id, &identity, &metadata, times, &to_json(&snapshot)?));
         ids.push(id);
     }
     memory.remember_for_run(info.uid, &identity, &entries, &*embedder(space)?)?;
@@ -178,8 +192,29 @@ fn read_questions(reader: &RunReader) -> annals::Result<ReadQuestions> {
     Ok(ReadQuestions { questions, is_cut, is_from_cache })
 }
 
+/// How long the run's entries are kept, by its tag.
+fn lifetime_ms(tags: &[(String, String)]) -> annals::Result<Option<u64>> {
+    let Some((_, text)) = tags.iter().rev().find(|(key, _)| key == MEMORY_FOR_TAG) else { return Ok(None) };
+    let wrong = || {
+        let what = format!(
+            "the tag {MEMORY_FOR_TAG} is {text:?}: give a time such as 180d, an integer and s, min, h, d, w or y"
+        );
+        annals::Error::new(ErrorKind::Invalid, what)
+    };
+    parse_duration_ns(text).map(|ns| Some(ns / 1_000_000)).ok_or_else(wrong)
+}
+
+/// When an entry's run ended, and when the entry expires, in milliseconds since 1970.
+#[derive(Clone, Copy)]
+struct EntryTimes {
+    ended_ms: u64,
+    ttl_ms: Option<u64>,
+}
+
 /// The entry of a snapshot as JSON.
-fn entry_json(id: &str, identity: &Identity, metadata: &Value, ended_ms: u64, snapshot: &str) -> String {
+fn entry_json(id: &str, identity: &Identity, metadata: &Value, times: EntryTimes, snapshot: &str) -> String {
+    let ended_ms = times.ended_ms;
+    let ttl = times.ttl_ms.map(|ttl| format!("\"ttl\":{ttl},")).unwrap_or_default();
     let parts = [
         ("tenant", &identity.tenant),
         ("principal", &identity.principal),
@@ -189,7 +224,7 @@ fn entry_json(id: &str, identity: &Identity, metadata: &Value, ended_ms: u64, sn
         parts.into_iter().filter_map(|(name, part)| Some((name.to_owned(), Value::from(part.clone()?))));
     let whose: Map<String, Value> = parts.collect();
     format!(
-        "{{\"id\":{},\"value\":{snapshot},\"version\":1,\"createdAt\":{ended_ms},\"updatedAt\":{ended_ms},\"lastAccessedAt\":{ended_ms},\"accessCount\":0,\"source\":{},\"metadata\":{metadata}}}",
+        "{{\"id\":{},\"value\":{snapshot},\"version\":1,\"createdAt\":{ended_ms},\"updatedAt\":{ended_ms},\"lastAccessedAt\":{ended_ms},\"accessCount\":0,{ttl}\"source\":{},\"metadata\":{metadata}}}",
         Value::from(id),
         json!({ "identity": whose }),
     )

@@ -18,6 +18,9 @@ pub const MEMORY_OFF: &str = "off";
 /// The value that also remembers a what-if; counts only on the run itself.
 pub const MEMORY_ON: &str = "on";
 
+/// The tag that says how long the run's entries are kept, as `180d`; counts only on the run itself.
+pub const MEMORY_FOR_TAG: &str = "memory-for";
+
 /// Maximum number of ancestors that are read.
 const FORKS_MAX: usize = 64;
 

@@ -610,3 +610,138 @@ fn what_if_is_remembered_on_request_and_ranks_last() {
     assert!(hits[1].score > hits[0].score);
     assert_eq!(best_answer(&bench.space, why).as_deref(), Some("REJECTED: 580"));
 }
+
+/// Regression: a run that recalled an entry and called another tool was remembered as a decision of its own, and so
+/// was one that asked by a vector: follow-up answers then stood before the decision that they repeat.
+#[test]
+fn run_that_recalls_beside_tools_is_derived() {
+    for by_vector in [false, true] {
+        let bench = bench();
+        bench.record_and_snapshot(RunSpec::new("monday"), chat_frames());
+        remember_run(&bench.space, "monday").unwrap();
+        let memory = Memory::open(&bench.space).unwrap();
+        let nobody = Identity::default();
+        let monday = memory.get(&nobody, "run-monday").unwrap().unwrap();
+        let record = |name: &str, recalls: bool| {
+            let run = bench.space.begin_run(RunSpec::new(name)).unwrap();
+            let began_ns = bench.space.run(name).unwrap().info().started_ns;
+            if recalls && by_vector {
+                memory.search(&nobody, &monday.embedding.clone().unwrap(), &MemoryQuery::default()).unwrap();
+            } else if recalls {
+                let why = "Why was application #42 rejected?";
+                memory.recall(&nobody, why, &WordEmbedder, &MemoryQuery::default()).unwrap();
+            }
+            for (number, mut frame) in (0..).zip(chat_frames()) {
+                // From the run's beginning on; the recall is between the first request and the last answer.
+                frame.started_ns = Some(began_ns + number * SECOND_NS);
+                run.record(frame).unwrap();
+            }
+            run.end(Status::Ok).unwrap();
+            let uid = bench.space.run(name).unwrap().info().uid;
+            remember_ended(&bench.space, uid, Status::Ok).unwrap();
+            memory.get(&nobody, &format!("run-{name}")).unwrap().unwrap()
+        };
+        let friday = record("friday", true);
+        assert!(friday.value().contains("lookupCreditBureau"), "it called a tool, too");
+        assert_eq!(friday.derived_from, ["_/_/_/run-monday"], "by vector: {by_vector}");
+        assert_eq!(record("saturday", false).derived_from, [""; 0], "another decision with the same tools");
+    }
+}
+
+/// A recall long before a question says nothing about an answer that came from tools.
+#[test]
+fn run_with_tools_after_a_recall_is_a_decision() {
+    let bench = bench();
+    bench.record_and_snapshot(RunSpec::new("monday"), chat_frames());
+    remember_run(&bench.space, "monday").unwrap();
+    let memory = Memory::open(&bench.space).unwrap();
+    let why = "Why was application #42 rejected?";
+    memory.recall(&Identity::default(), why, &WordEmbedder, &MemoryQuery::default()).unwrap();
+    // The frames of the helper are later than the recall.
+    bench.record_and_snapshot(RunSpec::new("friday"), chat_frames());
+    let uid = bench.space.run("friday").unwrap().info().uid;
+    remember_ended(&bench.space, uid, Status::Ok).unwrap();
+    let friday = memory.get(&Identity::default(), "run-friday").unwrap().unwrap();
+    assert_eq!(friday.derived_from, [""; 0]);
+}
+
+/// What does not fit is said, and what fits is stored.
+#[test]
+fn run_beyond_limits_is_remembered_in_part_and_says_so() {
+    let bench = bench();
+    for (name, decisions, is_cut) in [("fits", 4096, false), ("cut", 4097, true)] {
+        let mut frames = chat_frames();
+        let stated = vec![json!({ "stageId": "s", "chosen": "c" }); decisions];
+        let planner = Frame::new(Component::Planner, "", "");
+        frames.push(planner.metadata(json!({ "decisions": stated }).to_string()));
+        bench.record_and_snapshot(RunSpec::new(name), frames);
+        let told = remember_run(&bench.space, name).map_err(|error| error.to_string());
+        assert_eq!(told.is_err(), is_cut, "{told:?}");
+        assert!(!is_cut || told.unwrap_err().contains("only a part of the run is remembered"));
+        let memory = Memory::open(&bench.space).unwrap();
+        let entry = memory.get(&Identity::default(), &format!("run-{name}")).unwrap().unwrap();
+        assert_eq!(entry.value().matches("stageId").count(), 4096);
+    }
+}
+
+/// A run that the cache answered repeats an earlier answer. On request it is kept as a what-if.
+#[test]
+fn cached_run_is_remembered_only_on_request_as_what_if() {
+    let bench = bench();
+    let (ask, why) = ("Should we approve application #42?", "Why was application #42 decided so?");
+    let cached = || {
+        let mut frames = worker_frames(&[&[ask, "APPROVED"]]);
+        let metadata = String::from_utf8(frames[0].metadata.clone()).unwrap();
+        frames[0].metadata = metadata.replacen('{', r#"{"cached":{"run":"x","seq":1},"#, 1).into();
+        frames
+    };
+    bench.record_and_snapshot(RunSpec::new("plain"), cached());
+    let skipped = remember_run(&bench.space, "plain").unwrap();
+    assert_eq!(skipped, RememberOutcome::Skipped(super::FROM_CACHE));
+    bench.record_and_snapshot(RunSpec::new("kept").tag("memory", "on"), cached());
+    remember_run(&bench.space, "kept").unwrap();
+    let memory = Memory::open(&bench.space).unwrap();
+    let hits = memory.recall(&Identity::default(), why, &WordEmbedder, &MemoryQuery::default()).unwrap();
+    let found: Vec<_> = hits.iter().map(|hit| (hit.entry.id.as_str(), hit.entry.is_what_if)).collect();
+    assert_eq!(found, [("run-kept", true)]);
+}
+
+/// Retention drops the frames and keeps the memory, for as long as the run's tag says.
+#[test]
+fn memory_for_tag_sets_the_lifetime_of_entries() {
+    let bench = bench();
+    bench.record_and_snapshot(RunSpec::new("lasts").tag("memory-for", "180d"), chat_frames());
+    remember_run(&bench.space, "lasts").unwrap();
+    let memory = Memory::open(&bench.space).unwrap();
+    let entry = memory.get(&Identity::default(), "run-lasts").unwrap().unwrap();
+    let ended_ms = bench.space.run("lasts").unwrap().info().ended_ns.unwrap() / 1_000_000;
+    let end_ms = ended_ms + 180 * 24 * 3_600_000;
+    assert_eq!(entry.ttl_ms, Some(end_ms.cast_signed()));
+    let policy = annals::retention::RetentionPolicy::default();
+    let delete = |at_ms: u64, dry_run| {
+        crate::memory_retention::delete_expired_memories(&bench.store, &policy, at_ms * 1_000_000, dry_run)
+            .unwrap()
+    };
+    assert_eq!(delete(end_ms - 1, false), 0);
+    assert_eq!(
+        (delete(end_ms, true), bench.ids(&Identity::default()).len()),
+        (1, 1),
+        "a dry run deletes nothing"
+    );
+    assert_eq!(delete(end_ms, false), 1);
+    assert_eq!(bench.ids(&Identity::default()), [""; 0]);
+    // A policy with a lifetime for the entries of runs; entries of others stay.
+    bench.record_and_snapshot(RunSpec::new("other"), chat_frames());
+    remember_run(&bench.space, "other").unwrap();
+    memory.put(&Identity::default(), r#"{"id":"own","createdAt":1,"value":"note"}"#).unwrap();
+    let policy = annals::retention::RetentionPolicy { memory_for_ns: Some(SECOND_NS), ..policy };
+    let ended_ns = bench.space.run("other").unwrap().info().ended_ns.unwrap();
+    let delete = |at_ns| {
+        crate::memory_retention::delete_expired_memories(&bench.store, &policy, at_ns, false).unwrap()
+    };
+    assert_eq!((delete(ended_ns), delete(ended_ns + SECOND_NS)), (0, 1));
+    assert_eq!(bench.ids(&Identity::default()), ["own"]);
+    bench.record_and_snapshot(RunSpec::new("wrong").tag("memory-for", "soon"), chat_frames());
+    let refused = remember_run(&bench.space, "wrong").unwrap_err().to_string();
+    assert!(refused.contains("memory-for") && refused.contains("180d"), "{refused}");
+}

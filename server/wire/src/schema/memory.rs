@@ -17,10 +17,11 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         )
         .summary(
             "Keeps entries (JSON, with an id and a value), all of them or none, in the place of what has \
-             their ids, and returns the ids. With EMBED each by itself: an entry without a vector gets one \
-             of its query by the embedder of this daemon, and a run's snapshot alone becomes the entry of \
-             its conversation's next turn; EMBEDDER says which embedder that has to be. Another namespace \
-             than this connection's is for connections by a Unix socket.",
+             their ids, and returns the ids. With EMBED an entry without a vector gets one of its query by \
+             the embedder of this daemon, and a run's snapshot alone becomes the entry of its \
+             conversation's next turn; if there is a snapshot among them, each is kept by itself. EMBEDDER \
+             says which embedder that has to be. Another namespace than this connection's is for \
+             connections by a Unix socket.",
         ),
     command("memory", "mem.putif", -3, &["write", "apart", "reveals"])
         .arguments("entry version [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]")

@@ -369,10 +369,10 @@ pub const ROUTES: &[HttpRoute] = &[
         .gives(ReplyShape::Named("ids", ReplySchema::Texts))
         .summary(
             "Stores entries (an id and a value, as agentfootprint's `MemoryEntry`), all or none, \
-             and replaces entries with the same ids. With `embed`, each entry is stored by \
-             itself: an entry without a vector gets one from its query by this daemon's embedder, \
-             and a bare run snapshot becomes the conversation's next entry; `embedder` names the \
-             embedder that is required.",
+             and replaces entries with the same ids. With `embed`, an entry without a \
+             vector gets one from its query by this daemon's embedder, and a bare run snapshot \
+             becomes the conversation's next entry; if there is a snapshot among them, each is stored \
+             by itself. `embedder` names the embedder that is required.",
         ),
     get("/v1/memory/entries", "listMemories", "mem.list")
         .words(&[
