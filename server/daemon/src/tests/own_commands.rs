@@ -12,7 +12,7 @@ use crate::turn::Offload;
 
 impl TestClient<'_> {
     /// The reply to a command of arbitrary bytes, with `|` for each line break.
-    pub(super) fn ask(&mut self, words: &[&[u8]]) -> String {
+    pub(crate) fn ask(&mut self, words: &[&[u8]]) -> String {
         let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use annals::io::sim::{FailRule, OpKind, SimIo};
 use annals::{Durability, Options, Store};
+use annals_deliberation::{Caller, Method};
 use annals_wire::schema::{CommandSchema, all_commands};
 
 use super::{DaemonBench, TestClient};
@@ -225,8 +226,10 @@ pub(crate) fn prepared() -> (DaemonBench, SimIo) {
 
 fn ask(client: &mut TestClient<'_>, line: &str) -> String {
     if line.contains("DECISION") {
-        // annals chooses the id.
-        let found = client.bytes(b"delib.query\r\n").0;
+        // annals chooses the id. This look-up captures nothing, so it writes nothing.
+        let decisions = client.bench.daemon.tenant("default").unwrap().deliberation().unwrap();
+        let caller = Caller { tracks: false, ..Caller::new("owner") };
+        let found = decisions.call(&caller, Method::QueryDecisions, "{}").unwrap();
         let id = found.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
         return ask(client, &line.replace("DECISION", id));
     }
