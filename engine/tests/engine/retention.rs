@@ -559,8 +559,10 @@ fn forgotten_run_leaves_no_bytes_after_compaction() {
         assert_eq!([frames(&space.run("kept").unwrap()), frames(&space.run("fork").unwrap())], before);
         assert_eq!(dropped(&space), told);
         assert_eq!(space.run_by_uid(told[0].uid).unwrap_err().kind(), ErrorKind::Gone);
-        // Its name leads to nothing any more.
-        assert_eq!(space.run("canary-name").unwrap_err().kind(), ErrorKind::NotFound);
+        // Its name is nowhere, and a request by it still tells when and by which rule the run was dropped.
+        let error = space.run("canary-name").unwrap_err();
+        assert!(error.kind() == ErrorKind::Gone && error.to_string().contains("(asked for)"), "{error}");
+        assert_eq!(space.run("another-name").unwrap_err().kind(), ErrorKind::NotFound);
         let (_, held) = space.run_remnants(told[0].uid).unwrap();
         assert_eq!((held.shared, held.segments.len(), held.vectors.len()), (0, 0, 0));
         let (_, held) = space.run_remnants(told[1].uid).unwrap();
