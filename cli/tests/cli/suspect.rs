@@ -105,10 +105,17 @@ fn recorded_run_is_ranked_from_its_requests_and_answers() {
         let mut steps: Vec<Value> = serde_json::from_slice(&done.stdout).unwrap();
         steps.sort_by_key(|step| step["seq"].as_u64());
         assert_eq!(steps.len(), 2, "{steps:?}");
-        let last = names(&steps[1]);
         assert!(steps[0]["signals"].to_string().contains("lookupCreditBureau"), "{:?}", steps[0]);
-        // The tool's result is first in the second request.
-        assert!(!last.iter().any(|(name, _)| *name == "value_from_nowhere"), "{:?}", steps[1]);
+        // The answer has the score 580 from the tool's result, which the second request has, and a limit of
+        // 600 that nothing has.
+        let why: Vec<&str> = steps[1]["signals"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|seen| seen["name"] == "value_from_nowhere")
+            .map(|seen| seen["why"].as_str().unwrap())
+            .collect();
+        assert_eq!(why, ["no earlier frame holds \"600\""], "{run}");
     }
 }
 

@@ -275,7 +275,9 @@ impl<'a> TranscriptBuilder<'a> {
     fn add_model_call(&mut self, frame: &RecordedFrame, api: &ModelApi, body: &[u8]) {
         let component = frame.component.name();
         let (seen, mut offered, mut prompt) = (&mut self.seen, HashSet::new(), None);
+        let mut is_readable = false;
         let parts = providers::spoken_parts(api, body, MESSAGE_BYTES_MAX, |part| {
+            is_readable = true;
             if part.kind == PartKind::Tool {
                 offered.insert(part.name.clone());
                 return false;
@@ -288,6 +290,10 @@ impl<'a> TranscriptBuilder<'a> {
         let agent = self.agent_of(prompt);
         for part in parts {
             self.add_part(frame.seq, component, part);
+        }
+        // A program that records its own calls may have requests of any form: their text is known.
+        if !is_readable && !body.is_empty() && self.seen.insert(*blake3::hash(body).as_bytes()) {
+            self.push(Message::new(frame.seq, "request", Speaker::Context, bounded_text(body)));
         }
         let Some(mut message) = self.answer(frame, api, &agent) else {
             self.transcript.other_frames += 1;
@@ -335,18 +341,21 @@ impl<'a> TranscriptBuilder<'a> {
         };
         let index = self.transcript.messages.len();
         let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).ok();
-        let Some(exchange) = exchange else {
-            let parts = self.message_parts(&bytes)?;
+        if exchange.is_none()
+            && let Some(parts) = self.message_parts(&bytes)
+        {
             let mut message = self.message_of_parts(frame.seq, parts, index);
             agent.clone_into(&mut message.agent);
             return Some(message);
-        };
+        }
+        let exchange = exchange.as_ref();
         let wire = WireExchange {
             api,
             request: b"",
             request_encoding: None,
-            status: exchange.http.status.unwrap_or(0),
-            content_type: exchange.volatile.response_headers.get("content-type"),
+            status: exchange.map_or(200, |exchange| exchange.http.status.unwrap_or(0)),
+            content_type: exchange
+                .and_then(|exchange| exchange.volatile.response_headers.get("content-type")),
             content_encoding: None,
             response: &bytes,
         };
@@ -369,6 +378,10 @@ impl<'a> TranscriptBuilder<'a> {
             (None, None) if frame.incomplete => Some("the answer is incomplete".to_owned()),
             (None, None) => None,
         };
+        if exchange.is_none() && message.text.is_empty() && message.calls.is_empty() {
+            // An answer in no known form.
+            message.text = bounded_text(&bytes);
+        }
         let is_empty = message.text.is_empty() && message.calls.is_empty() && message.fault.is_none();
         (!is_empty).then_some(message)
     }
