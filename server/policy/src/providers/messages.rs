@@ -113,6 +113,11 @@ const TURN_KEYS: [&str; 4] = ["messages", "input", "contents", "prompt"];
 /// from its content encoding; the result is empty for invalid or opaque bodies. Parts beyond [`PARTS_MAX`]
 /// are dropped, and a last part says so. Linear in the body's size.
 pub(super) fn parts<'a>(api: &ModelApi, body: &'a [u8]) -> Vec<RequestPart<'a>> {
+    parts_after(api, body, 0)
+}
+
+/// As [`parts`], without the messages that end within the first `known_bytes` bytes of the body.
+pub(super) fn parts_after<'a>(api: &ModelApi, body: &'a [u8], known_bytes: usize) -> Vec<RequestPart<'a>> {
     if api.shape == ApiShape::Opaque {
         return Vec::new();
     }
@@ -142,9 +147,17 @@ pub(super) fn parts<'a>(api: &ModelApi, body: &'a [u8]) -> Vec<RequestPart<'a>> 
         }
     }
     let (turns, more) = request_turns(&fields);
+    // Every node's source is a piece of the body.
+    let end = |turn: &JsonNode<'_>| {
+        let source = turn.source();
+        (source.as_ptr().addr() - body.as_ptr().addr()) + source.len()
+    };
     for (at, turn) in turns.into_iter().enumerate() {
         if blocks::parts_left(&parts) == 0 {
             break;
+        }
+        if known_bytes > 0 && !turn.is_absent() && end(&turn) <= known_bytes {
+            continue;
         }
         blocks::message_parts(at, turn, &mut parts);
     }

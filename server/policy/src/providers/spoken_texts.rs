@@ -71,17 +71,19 @@ pub struct SpokenPart {
 }
 
 /// The parts of a request that `wanted` accepts, in order, at most `bytes_max` bytes of text each. Parameters
-/// are left out.
+/// are left out, and so are messages that end within the first `known_bytes` bytes of the body: a caller that
+/// has read a body with the same beginning knows them.
 pub fn spoken_parts(
     api: &ModelApi,
     body: &[u8],
+    known_bytes: usize,
     bytes_max: usize,
     mut wanted: impl FnMut(&MessageView) -> bool,
 ) -> Vec<SpokenPart> {
     if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
         return Vec::new();
     }
-    let parts = messages::parts(api, body).into_iter();
+    let parts = messages::parts_after(api, body, known_bytes).into_iter();
     let parts = parts.filter(|part| part.view.kind != PartKind::Parameter && wanted(&part.view));
     let spoken = parts.map(|part| SpokenPart {
         text: if part.view.kind == PartKind::Tool { String::new() } else { text(part.content, bytes_max) },
@@ -105,7 +107,7 @@ pub fn spoken_message(
         return None;
     }
     let body = [b"{\"messages\":[", message, b"]}"].concat();
-    Some(spoken_parts(&recognise("POST", "/v1/chat/completions", ""), &body, bytes_max, wanted))
+    Some(spoken_parts(&recognise("POST", "/v1/chat/completions", ""), &body, 0, bytes_max, wanted))
 }
 
 fn conversation<'a>(api: &ModelApi, body: &'a [u8]) -> Option<Vec<JsonNode<'a>>> {
@@ -174,7 +176,7 @@ mod tests {
         let second = r#"{"model":"m","tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":"{\"n\":1}"}}]},{"role":"tool","tool_call_id":"a","content":"Error: gone"}]}"#;
         let mut seen = std::collections::HashSet::new();
         let mut of = |body: &str| {
-            spoken_parts(&api, body.as_bytes(), 99, |part| seen.insert(part.hash))
+            spoken_parts(&api, body.as_bytes(), 0, 99, |part| seen.insert(part.hash))
                 .into_iter()
                 .map(|part| {
                     format!("{}|{}|{}|{}|{}", part.role, part.kind, part.name, part.text, part.failed)
@@ -186,6 +188,10 @@ mod tests {
             of(second),
             [r#"assistant|tool call|f|{"n":1}|false"#, "tool|tool result|f|Error: gone|true"]
         );
+        // Messages within the known beginning are not looked at.
+        let known = second.find(r#"{"role":"tool""#).unwrap();
+        let rest = spoken_parts(&api, second.as_bytes(), known, 99, |part| part.kind != PartKind::Tool);
+        assert_eq!(rest.iter().map(|part| part.text.as_str()).collect::<Vec<_>>(), ["Error: gone"]);
         let message = br#"{"role":"user","name":"Ann","content":"hello"}"#;
         let spoken = spoken_message(message, 3, |_| true).unwrap();
         assert_eq!(spoken.iter().map(|part| part.text.as_str()).collect::<Vec<_>>(), ["hel"]);

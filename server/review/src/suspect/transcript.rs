@@ -4,7 +4,7 @@
 //! source, and belongs to the frame whose request first has it. A later message with the same source (a
 //! second "yes") is therefore not seen.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use annals::{Component, ErrorKind, RecordedFrame, RunReader};
 use annals_policy::exchange::ExchangeMetadata;
@@ -19,6 +19,9 @@ use crate::frame_views::{api_and_shown_body, decode_answer, redacted_frame};
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
 /// Maximum characters of a system prompt that tell one agent from another.
 const PROMPT_CHARS: usize = 80;
+
+/// Number of requests that are kept to find out what the next one repeats: conversations that take turns.
+const EARLIER_REQUESTS: usize = 4;
 
 /// Keys of a run's metadata that may hold the task as it was given.
 const TASK_KEYS: [&str; 4] = ["question", "task", "query", "instruction"];
@@ -227,6 +230,8 @@ struct TranscriptBuilder<'a> {
     by: Option<&'a Redactor>,
     /// The agent of model calls whose frames name none.
     default_agent: String,
+    /// The last requests: most begin with what one of them has.
+    earlier: VecDeque<Vec<u8>>,
     /// Hashes of the parts of requests that were read.
     seen: HashSet<[u8; 32]>,
     /// Beginnings of system prompts, with the numbers of their agents.
@@ -244,6 +249,7 @@ impl<'a> TranscriptBuilder<'a> {
             transcript: Transcript::default(),
             by,
             default_agent: if agent.is_empty() { "assistant" } else { agent }.to_owned(),
+            earlier: VecDeque::new(),
             seen: HashSet::new(),
             prompts: HashMap::new(),
             callers: HashMap::new(),
@@ -276,7 +282,8 @@ impl<'a> TranscriptBuilder<'a> {
         let component = frame.component.name();
         let (seen, mut offered, mut prompt) = (&mut self.seen, HashSet::new(), None);
         let mut is_readable = false;
-        let parts = providers::spoken_parts(api, body, MESSAGE_BYTES_MAX, |part| {
+        let known = self.earlier.iter().map(|earlier| common_start(earlier, body)).max().unwrap_or(0);
+        let parts = providers::spoken_parts(api, body, known, MESSAGE_BYTES_MAX, |part| {
             is_readable = true;
             if part.kind == PartKind::Tool {
                 offered.insert(part.name.clone());
@@ -292,7 +299,12 @@ impl<'a> TranscriptBuilder<'a> {
             self.add_part(frame.seq, component, part);
         }
         // A program that records its own calls may have requests of any form: their text is known.
-        if !is_readable && !body.is_empty() && self.seen.insert(*blake3::hash(body).as_bytes()) {
+        if self.earlier.len() == EARLIER_REQUESTS {
+            self.earlier.pop_front();
+        }
+        self.earlier.push_back(body.to_vec());
+        if !is_readable && known == 0 && !body.is_empty() && self.seen.insert(*blake3::hash(body).as_bytes())
+        {
             self.push(Message::new(frame.seq, "request", Speaker::Context, bounded_text(body)));
         }
         let Some(mut message) = self.answer(frame, api, &agent) else {
@@ -468,6 +480,16 @@ impl<'a> TranscriptBuilder<'a> {
         }
         self.transcript.messages.push(message);
     }
+}
+
+/// The number of bytes at the beginning that two bodies share.
+fn common_start(a: &[u8], b: &[u8]) -> usize {
+    const BLOCK: usize = 4096;
+    let blocks =
+        a.chunks(BLOCK).zip(b.chunks(BLOCK)).take_while(|(a, b)| a.len() == b.len() && a == b).count();
+    let at = (blocks * BLOCK).min(a.len()).min(b.len());
+    let same = a.iter().skip(at).zip(b.iter().skip(at)).take_while(|(a, b)| a == b).count();
+    at + same
 }
 
 fn bounded_text(bytes: &[u8]) -> String {
