@@ -1,5 +1,6 @@
 //! Writing: decisions with the inputs that they consume, thoughts, reviews.
 
+use annals::runs::RunBelonging;
 use annals::{Error, ErrorKind, Result, RunUid};
 
 use crate::calls::{Caller, Captured, cut};
@@ -59,9 +60,10 @@ impl Deliberation {
             None => self.write_decision(caller, &mut new, &id, None)?,
             Some(uid) => {
                 let key = frame_key(uid, new.frame, &id);
-                let keys = [(DECISIONS, id.as_bytes()), (FRAMES, key.as_slice())];
-                self.space
-                    .write_with_run(uid, &keys, || self.write_decision(caller, &mut new, &id, Some(uid)))?
+                let belongings = belongings(&id, &key);
+                self.space.write_with_run(uid, &belongings, || {
+                    self.write_decision(caller, &mut new, &id, Some(uid))
+                })?
             }
         };
         if let Some(index) = &mut self.state().index {
@@ -305,8 +307,7 @@ impl Deliberation {
             Some(uid) => {
                 let uid = RunUid(uid);
                 let key = frame_key(uid, known.frame, id);
-                let keys = [(DECISIONS, id.as_bytes()), (FRAMES, key.as_slice())];
-                self.space.write_with_run(uid, &keys, write)
+                self.space.write_with_run(uid, &belongings(id, &key), write)
             }
         }
     }
@@ -340,4 +341,14 @@ impl Deliberation {
 /// The error for an id without a decision.
 pub(crate) fn no_decision(id: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no decision {id:?}"))
+}
+
+/// What belongs to the run of a decision.
+fn belongings<'a>(id: &'a str, frame_key: &'a [u8]) -> [RunBelonging<'a>; 2] {
+    [(DECISIONS, id.as_bytes()), (FRAMES, frame_key)].map(|(keyspace, key)| RunBelonging {
+        keyspace,
+        key,
+        is_lasting: false,
+        is_numbered: false,
+    })
 }

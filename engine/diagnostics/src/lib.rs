@@ -138,7 +138,7 @@ impl Diagnostics {
     }
 
     /// Lock of every read-modify-write in this store.
-    fn lock_changes(&self) -> annals_store::sync::MutexGuard<'_, ()> {
+    fn lock_changes(&self) -> impl Sized + '_ {
         lock(&self.keyspaces.rows.core().memory_lock)
     }
 }
