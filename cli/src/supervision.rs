@@ -48,7 +48,7 @@ fn supervision(stdin: StandardInput, args: &LingerArgs) -> CliResult<Supervision
         let message = format!("--linger takes a time such as 30s, not {:?}", args.linger);
         Failure::usage(message, "--linger 0s waits for no process that outlives the program")
     })?;
-    Ok(Supervision { stdin, linger, waiting: print_waiting })
+    Ok(Supervision { stdin, linger, waiting: print_waiting, unattended: None })
 }
 
 fn print_waiting(survivors: &[Survivor]) {
@@ -151,7 +151,7 @@ fn print_then_exit(failure: Failure, code: u8) -> Failure {
 }
 
 /// Names the reason of a store failure; a full disk is named in plain words.
-fn store_failure_reason(why: &str) -> String {
+pub(crate) fn store_failure_reason(why: &str) -> String {
     // ENOSPC, EDQUOT and EFBIG of Linux; EDQUOT of macOS.
     let kinds = [
         (["(os error 28)", "no space"].as_slice(), "the disk is full"),

@@ -4,6 +4,16 @@
 //!
 //! With the feature `middleware` a program records and replays itself ([`middleware`]).
 
+pub mod blame {
+    //! Which step caused the outcome of a run.
+    pub use annals_blame::document::{BlameSettings, Outcome, Spent};
+    pub use annals_blame::oracle::RunOutcome;
+    pub use annals_blame::ranking::{BaseRate, PairKind, PairRow, Role, base_rate, pairs};
+    pub use annals_blame::{
+        BLAME_STEPS_TAG, BLAME_TAG, BlameDocument, BlameError, BlameOptions, BlameState, Blamer, Oracle,
+        Perturbation, StepRow, Verdict, drop_blame, load_blame, rows,
+    };
+}
 pub use annals_daemon::{
     AccessToken, AskOutcome, ConfiguredToken, ForgetTarget, HolderWait, LogFormat, RecorderHost, Rights,
     ServeConfig, ServeError, Shared, StartedDaemon, WITNESS_BYTES_MAX, ask_daemon, ask_or_open, forget,
@@ -21,7 +31,7 @@ pub use annals_proxy::embeddings::{
 #[cfg(feature = "middleware")]
 pub use annals_proxy::middleware;
 pub use annals_proxy::program::{
-    Program, ProgramError, StandardInput, Supervision, Survivor, interrupted, when_interrupted,
+    Program, ProgramError, StandardInput, Supervision, Survivor, StopReason, interrupted, when_interrupted,
 };
 pub use annals_proxy::proxy::{
     CacheUse, ForkEdit, ForkEdits, RecordingSummary, ReplayDivergence, ReplayOptions, ReplaySummary, Timing,
@@ -31,7 +41,7 @@ pub use annals_proxy::{
     AttachOptions, AttachReport, CaptureReport, ChatEndpoint, Connection, DestinationKind, ForkOptions,
     ForkReport, HostPattern, Mount, MountError, Mounts, NetworkPolicy, NetworkScope, NondetError, NoticeFn,
     OnwardOptions, OnwardReport, Origin, ProxyError, RecordOptions, RecordReport, RecordedInput,
-    ReplayReport, RunUsage, SessionError, TrafficReport, UnrecordedTraffic, UpstreamGuard, Variable, attach,
+    ReplayReport, RerunReport, Rerunner, RerunnerOptions, RunUsage, SessionError, TrafficReport, UnrecordedTraffic, UpstreamGuard, Variable, attach,
     fork, inspect, record, replay, replay_onward, run_usage,
 };
 pub use annals_review::memory_input::remember_json;

@@ -1,6 +1,7 @@
 //! The command line: every verb and option. Each module holds the options of one group of verbs; `shared`
 //! holds the options that several verbs flatten.
 
+mod blame;
 mod deliberation;
 mod diagnostics;
 mod exchange;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+pub(crate) use blame::BlameArgs;
 pub(crate) use deliberation::{DecideArgs, DecisionArgs, DecisionsArgs, SpikeFormatArg};
 pub(crate) use diagnostics::{DiagnoseArgs, LessonsArgs};
 pub(crate) use exchange::{ExpandArg, ImportArgs, ImportFormat, TapeExportArgs, TapeImportArgs, TapeVerb};
@@ -120,6 +122,8 @@ pub(crate) enum Verb {
     Diff(DiffArgs),
     /// Continue a recorded program from one of its frames, with changes, into a new run
     Fork(ForkArgs),
+    /// Find the step that caused a run's failure, by forks of its program with one step perturbed
+    Blame(BlameArgs),
     /// Print the agent's state after a frame
     State(StateArgs),
     /// Print the value of a key

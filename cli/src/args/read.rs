@@ -38,6 +38,9 @@ pub(crate) struct RunsArgs {
     /// List only runs that began at most this long ago, for example 24h or 7d
     #[arg(long, value_name = "DURATION", value_parser = duration_ns)]
     pub(crate) within: Option<u64>,
+    /// Also list the forks of blames
+    #[arg(long)]
+    pub(crate) blame_forks: bool,
     /// List only the newest N runs; 0 lists all [default: 50; with --json: 0]
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,

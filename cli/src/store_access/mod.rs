@@ -1,6 +1,7 @@
 //! The command line's only access to the engine: opens a store, and turns the engine's results and errors
 //! into what the verbs print. Apart from `verbs/token.rs`, no other file of this crate opens a store.
 
+mod blame;
 mod deliberation;
 mod diagnostics;
 mod evidence;
@@ -27,6 +28,7 @@ use annals_server::providers::Prices;
 
 use crate::failure::CliResult;
 
+pub(crate) use blame::is_blame_fork;
 pub(crate) use evidence::{VerifyScope, parse_checkpoint};
 pub(crate) use failures::engine_failure;
 pub(crate) use holding::{AskedStore, StoreWait};

@@ -10,6 +10,7 @@ use annals_server::{
 };
 
 use super::StoreAccess;
+use super::blame::is_blame_fork;
 use super::failures::engine_failure;
 use crate::failure::{CliResult, Failure};
 
@@ -109,7 +110,7 @@ impl StoreAccess {
             found => return found.map_err(engine_failure),
         };
         if id == "last" {
-            return space.last_run().map_err(no_run_failure);
+            return last_run(&space);
         }
         let mut names = Vec::new();
         for run in space.runs().map_err(engine_failure)? {
@@ -287,6 +288,23 @@ fn frame_row(frame: RecordedFrame) -> FrameRow {
         metadata: frame.metadata,
         digest: frame.link.to_string(),
         redacted: None,
+    }
+}
+
+/// The run that began last, forks of blames left out.
+fn last_run(space: &Namespace) -> CliResult<RunReader> {
+    let mut after = None;
+    loop {
+        let page = space
+            .page_runs(&RunFilter::default(), RunOrder::NewestFirst, after, PAGE_RUNS)
+            .map_err(engine_failure)?;
+        if let Some(reader) = page.runs.into_iter().find(|reader| !is_blame_fork(reader)) {
+            return Ok(reader);
+        }
+        after = page.next;
+        if after.is_none() {
+            return space.last_run().map_err(no_run_failure);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The verbs, a file for each or for a few that belong together.
 
 mod attach;
+mod blame;
 mod check;
 mod compact;
 mod deliberation;
@@ -63,6 +64,7 @@ pub(crate) fn run(cli: &Cli) -> CliResult<()> {
         Verb::Tape(verb) => tape::run(global, verb, &mut out),
         Verb::Diff(args) => diff::run(global, args, &mut out),
         Verb::Fork(args) => fork::run(global, args, &mut out),
+        Verb::Blame(args) => blame::run(global, args, &mut out),
         Verb::State(args) => show::state(global, args, &mut out),
         Verb::Get(args) => kv::get(global, args, &mut out),
         Verb::Put(args) => kv::put(global, args, &mut out),

@@ -3,13 +3,14 @@
 use annals::io::{Io, RealIo};
 use annals::{Status, runs::RunFilter};
 use annals_server::RunUsage;
+use annals_server::blame::BLAME_TAG;
 use annals_server::providers::Cost;
 use serde_json::{Map, Value, json};
 
 use crate::args::{GlobalArgs, RunsArgs};
 use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, count, dollars, duration, plural, print_note, time_to_minute};
-use crate::store_access::{RunRow, StoreAccess, engine_failure};
+use crate::store_access::{RunRow, StoreAccess, engine_failure, is_blame_fork};
 use crate::table_fit::{self, ColumnFit, TableColumn};
 
 /// Rows of a table without `--limit`. JSON has all runs.
@@ -39,8 +40,12 @@ pub(super) fn run(global: &GlobalArgs, args: &RunsArgs, out: &mut CliOutput) -> 
     };
     let (mut shown, mut rows, mut unreadable) = (0, Vec::new(), 0);
     let mut more = false;
+    let hides_forks = !args.blame_forks && !args.tag.iter().any(|(key, _)| key == BLAME_TAG);
     for run in door.newest_runs(filter(args)?)? {
         let (reader, run) = run?;
+        if hides_forks && is_blame_fork(&reader) {
+            continue;
+        }
         if shown == limit {
             more = true;
             break;

@@ -52,6 +52,15 @@ impl BodyPath {
         &self.0
     }
 
+    /// The value at this path, if there is one.
+    #[must_use]
+    pub fn get<'a>(&self, body: &'a Value) -> Option<&'a Value> {
+        self.0.iter().try_fold(body, |at, step| match step {
+            BodyPathStep::Member(name) => at.get(name.as_str()),
+            BodyPathStep::Element(index) => at.get(*index),
+        })
+    }
+
     /// Sets the value at this path; returns `false` if the path does not exist and cannot be created.
     pub fn set(&self, body: &mut Value, value: &Value) -> bool {
         let mut at = body;

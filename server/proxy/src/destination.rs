@@ -227,10 +227,23 @@ impl NewRun {
         frames: Vec<(Frame, DestinationBlob)>,
         status: Status,
     ) -> annals::Result<()> {
+        self.end_with_durability(frames, status, Durability::Disk)
+    }
+
+    /// The same with another durability in a local store.
+    ///
+    /// # Errors
+    /// As [`Run::end`].
+    pub(crate) fn end_with_durability(
+        &self,
+        frames: Vec<(Frame, DestinationBlob)>,
+        status: Status,
+        durability: Durability,
+    ) -> annals::Result<()> {
         match self {
             Self::Local(run) => {
                 let mut batch = run.batch()?;
-                batch.durability(Durability::Disk);
+                batch.durability(durability);
                 for (mut frame, output) in frames {
                     frame.output = output.local()?.into();
                     batch.frame(frame)?;

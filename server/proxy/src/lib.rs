@@ -47,7 +47,7 @@ pub use origin::{Origin, RecordedInput};
 pub use run_usage::{RunUsage, run_usage};
 pub use session::{
     AttachOptions, AttachReport, ForkOptions, ForkReport, OnwardOptions, OnwardReport, RecordOptions,
-    RecordReport, ReplayReport, attach, fork, record, replay, replay_onward,
+    RecordReport, ReplayReport, RerunReport, Rerunner, RerunnerOptions, attach, fork, record, replay, replay_onward,
 };
-pub use upstream::UpstreamGuard;
+pub use upstream::{UpstreamGuard, post_json};
 pub use variables::Variable;

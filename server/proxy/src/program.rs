@@ -33,6 +33,8 @@ use survivors::survivors;
 const LINGER: Duration = Duration::from_millis(500);
 /// Interval between two searches for processes that outlive the program.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long processes of a killed group are waited for.
+const GROUP_END: Duration = Duration::from_secs(2);
 /// Maximum number of output parts in transit.
 const PARTS_MAX: usize = 64;
 const PART_BYTES: usize = 64 << 10;
@@ -57,11 +59,14 @@ pub struct Supervision {
     pub linger: Duration,
     /// Called with the processes that are about to be waited for.
     pub waiting: fn(&[Survivor]),
+    /// The longest time that a program may run which nobody watches. Its output is kept and not passed on. It
+    /// has a process group of its own, which ends with it. `None`: a person watches the program.
+    pub unattended: Option<Duration>,
 }
 
 impl Default for Supervision {
     fn default() -> Self {
-        Self { stdin: StandardInput::Inherited, linger: Duration::from_secs(30), waiting: |_| () }
+        Self { stdin: StandardInput::Inherited, linger: Duration::from_secs(30), waiting: |_| (), unattended: None }
     }
 }
 
@@ -81,6 +86,8 @@ pub(crate) struct ProgramExit<T> {
     pub code: u8,
     /// The signal that ended it.
     pub signal: Option<i32>,
+    /// Why annals ended it, if it did.
+    pub stopped: Option<StopReason>,
     /// How long it ran.
     pub ran: Duration,
     /// Processes that outlived it and still run.
@@ -91,6 +98,15 @@ pub(crate) struct ProgramExit<T> {
     pub stdout: T,
     /// What `keep` made of its standard error.
     pub stderr: T,
+}
+
+/// Why annals ended an unattended program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// It ran longer than its time limit.
+    TimeLimit,
+    /// This process was asked to end.
+    Interrupted,
 }
 
 impl Program {
@@ -144,6 +160,10 @@ impl Program {
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }
+        let passes = supervision.unattended.is_none();
+        if !passes {
+            command.process_group(0);
+        }
         let began = Instant::now();
         let input = InputRelay::new(&supervision.stdin, &mut command);
         let spawned = input.and_then(|input| Ok((input, spawn(&mut command)?)));
@@ -155,17 +175,27 @@ impl Program {
         let (over, ended) = tokio::sync::watch::channel(false);
         let pipes = [child.stdout.as_ref().map(inode), child.stderr.as_ref().map(inode)];
         let pipes: Vec<u64> = pipes.into_iter().flatten().flatten().collect();
-        let stdout =
-            child.stdout.take().map(|from| relay(from, std::io::stdout(), ended.clone(), keep.clone()));
-        let stderr = child.stderr.take().map(|from| relay(from, std::io::stderr(), ended, keep));
-        let status = signals.pass_on(&mut child).await;
+        let to = |output: fn() -> Box<dyn Write + Send>| if passes { output() } else { Box::new(std::io::sink()) };
+        let (out, err) = (to(|| Box::new(std::io::stdout())), to(|| Box::new(std::io::stderr())));
+        let stdout = child.stdout.take().map(|from| relay(from, out, ended.clone(), keep.clone()));
+        let stderr = child.stderr.take().map(|from| relay(from, err, ended, keep));
+        let group = child.id();
+        let (status, stopped) = match supervision.unattended {
+            None => (signals.pass_on(&mut child).await, None),
+            Some(limit) => signals.end_within(&mut child, limit).await,
+        };
         let ran = began.elapsed();
         let stdin = match input {
             Some(input) => input.stop().await,
             None => None,
         };
         let open = || [&stdout, &stderr].into_iter().flatten().any(|output| !output.0.is_finished());
-        let left = wait_for_survivors(supervision, marker, &pipes, &mut signals, open).await;
+        let mut left = wait_for_survivors(supervision, marker, &pipes, &mut signals, open).await;
+        if !passes && !left.is_empty() {
+            // Processes that outlive an unattended program would act on after its outcome is judged.
+            end_group(group);
+            left = wait_for_survivors(&Supervision::ended_group(), marker, &pipes, &mut signals, open).await;
+        }
         let _ = over.send(true);
         let failed = |what: &str| ProgramError { code: 125, message: format!("its {what} was lost") };
         let status = status
@@ -173,7 +203,21 @@ impl Program {
         let stdout = join(stdout).await.ok_or_else(|| failed("standard output"))?;
         let stderr = join(stderr).await.ok_or_else(|| failed("standard error"))?;
         let (code, signal) = code_of(status);
-        Ok(ProgramExit { code, signal, ran, survivors: left, stdin, stdout, stderr })
+        Ok(ProgramExit { code, signal, stopped, ran, survivors: left, stdin, stdout, stderr })
+    }
+}
+
+impl Supervision {
+    /// For processes whose group was killed: they are gone in a moment.
+    fn ended_group() -> Self {
+        Self { linger: GROUP_END, ..Self::default() }
+    }
+}
+
+/// Kills a process group.
+fn end_group(leader: Option<u32>) {
+    if let Some(group) = leader.and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
 }
 
@@ -237,7 +281,7 @@ fn code_of(status: ExitStatus) -> (u8, Option<i32>) {
 /// Copies a pipe to `to` and to `keep`.
 fn relay<T: Send + 'static>(
     mut from: impl AsyncRead + Unpin + Send + 'static,
-    to: impl Write + Send + 'static,
+    to: Box<dyn Write + Send>,
     mut ended: tokio::sync::watch::Receiver<bool>,
     keep: impl Fn(&mut dyn Read) -> T + Send + 'static,
 ) -> RelayTasks<T> {
@@ -341,6 +385,24 @@ impl EndSignals {
             _ = terminate.0.recv() => {}
             _ = hangup.0.recv() => {}
         }
+    }
+
+    /// Waits for an unattended program. Ends its process group after the limit, or once this process is asked
+    /// to end.
+    async fn end_within(
+        &mut self,
+        child: &mut Child,
+        limit: Duration,
+    ) -> (std::io::Result<ExitStatus>, Option<StopReason>) {
+        let group = child.id();
+        let stopped = tokio::select! {
+            biased;
+            ended = child.wait() => return (ended, None),
+            () = tokio::time::sleep(limit) => StopReason::TimeLimit,
+            () = self.wait_for_any() => StopReason::Interrupted,
+        };
+        end_group(group);
+        (child.wait().await, Some(stopped))
     }
 
     /// Waits for the program, and passes on the signals that this process gets meanwhile.

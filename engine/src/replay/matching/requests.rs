@@ -168,11 +168,51 @@ impl Matching {
     /// # Errors
     /// As [`Self::ask`].
     pub fn ask_hashed(&mut self, hash: CallHash, name: &str, body: &[u8]) -> Result<MatchOutcome> {
+        let times = match self.find(hash, name, body)? {
+            Ok(found) => return Ok(found),
+            Err(times) => times,
+        };
+        let asked = CanonicalBody::new(body, &self.rules);
+        let divergence = self.divergence(name, body, &asked, times)?;
+        match divergence.grade {
+            Grade::Changed => self.receipt.changed += 1,
+            Grade::Unrecorded => self.receipt.unrecorded += 1,
+        }
+        Ok(MatchOutcome::Diverged(Box::new(divergence)))
+    }
+
+    /// Takes the recorded call that is the same, exactly or after the rules. `None` if there is none: that is
+    /// not compared, counted or reported, because the caller expects other requests.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn take(&mut self, hash: CallHash, name: &str, body: &[u8]) -> Result<Option<u32>> {
+        Ok(match self.find(hash, name, body)? {
+            Ok(MatchOutcome::Exact(seq) | MatchOutcome::Matched(seq)) => Some(seq),
+            Ok(MatchOutcome::Diverged(_)) | Err(_) => None,
+        })
+    }
+
+    /// Takes the earliest call of the request's route that was not served, whatever its body. The caller
+    /// answers by position.
+    pub fn take_next(&mut self, name: &str) -> Option<u32> {
+        let route = self.routes.get(route(name))?;
+        let next = route.calls.iter().copied().find(|place| !self.served[*place])?;
+        Some(self.serve(next))
+    }
+
+    /// The matching call, else how often the request was recorded.
+    fn find(
+        &mut self,
+        hash: CallHash,
+        name: &str,
+        body: &[u8],
+    ) -> Result<std::result::Result<MatchOutcome, Option<u32>>> {
         let mut times = None;
         if let Some(waiting) = self.exact.get_mut(&hash) {
             if let Some(call) = waiting.take(&self.served) {
                 self.receipt.exact += 1;
-                return Ok(MatchOutcome::Exact(self.serve(call)));
+                return Ok(Ok(MatchOutcome::Exact(self.serve(call))));
             }
             times = Some(waiting.recorded);
         }
@@ -183,16 +223,11 @@ impl Matching {
         if let Some(waiting) = route_of.and_then(|route| route.canonical.as_mut()?.get_mut(&canonical)) {
             if let Some(call) = waiting.take(&self.served) {
                 self.receipt.matched += 1;
-                return Ok(MatchOutcome::Matched(self.serve(call)));
+                return Ok(Ok(MatchOutcome::Matched(self.serve(call))));
             }
             times = times.or(Some(waiting.recorded));
         }
-        let divergence = self.divergence(name, body, &asked, times)?;
-        match divergence.grade {
-            Grade::Changed => self.receipt.changed += 1,
-            Grade::Unrecorded => self.receipt.unrecorded += 1,
-        }
-        Ok(MatchOutcome::Diverged(Box::new(divergence)))
+        Ok(Err(times))
     }
 
     fn serve(&mut self, call: usize) -> u32 {

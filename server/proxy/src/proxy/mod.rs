@@ -7,7 +7,8 @@
 //! - Recording: `forward` (passes a request on), `record` and `exchange_recorder` (make frames), `backlog`
 //!   (writes while traffic goes on), `clearing` (removes named secrets), `cache` (answers of earlier runs).
 //! - Replaying: `replay` (answers from a recording), `identical_requests` and `answer_ends` (the recorded
-//!   order), `diverged` (deviations), `branch` and `onward` (a replay that continues live).
+//!   order), `diverged` (deviations), `branch` and `onward` (a replay that continues live), `steered`
+//!   (a fork that decides each call by a plan).
 //! - `multi_run`: all this for many runs behind the listener of another module.
 
 mod answer_ends;
@@ -29,6 +30,7 @@ mod onward;
 mod record;
 mod replay;
 mod socket_queue;
+mod steered;
 mod upload;
 
 pub use body_memory::BodyMemory;
@@ -43,5 +45,7 @@ pub use multi_run::{MultiRunProxy, ProxyAction, RECORDED, REPLAYED, UpstreamOpti
 pub use multi_run::{RequestRefusal, RunAccess, RunEndError, RunProxyState, WritableRun, ended_message};
 pub(crate) use onward::{OnwardProxy, ServedCalls};
 pub use record::RecordingSummary;
-pub(crate) use record::{ProxyRecorder, http_exchange};
+pub(crate) use record::{ProxyRecorder, RecorderPool, http_exchange};
+pub(crate) use steered::SteeredProxy;
+pub use steered::{BodyEdit, CallAction, GivenAnswer, OtherCalls, RerunPlan};
 pub use replay::{ProxyReplayer, ReplayOptions, ReplaySummary, Timing};

@@ -246,6 +246,22 @@ impl ProxyReplayer {
         self.0.find(call, body)
     }
 
+    /// Takes the recorded call that equals a request, exactly or after the rules, without comparing and
+    /// reporting other requests.
+    pub(crate) fn take(&self, call: &str, body: &[u8]) -> annals::Result<Option<u32>> {
+        self.0.take(call, body)
+    }
+
+    /// Takes the earliest call of this route that no request has taken.
+    pub(crate) fn take_next(&self, call: &str) -> Option<u32> {
+        lock(&self.0.matching).take_next(call)
+    }
+
+    /// The recorded answer's bytes, as they were sent.
+    pub(crate) fn output(&self, seq: u32) -> annals::Result<Bytes> {
+        Ok(self.0.reader.frame(seq)?.output.into())
+    }
+
     /// The recorded answer of a frame.
     pub(crate) async fn serve(
         &self,
@@ -358,6 +374,15 @@ impl ProxyReplayerState {
         if !is_recorded(&asked.path) && is_recorded(&path) {
             asked.path = path;
         }
+    }
+
+    fn take(&self, call: &str, body: &[u8]) -> annals::Result<Option<u32>> {
+        let exact = CallHash::new(&self.key, call, body);
+        if self.secrets.is_empty() {
+            return lock(&self.matching).take(exact, call, body);
+        }
+        let (line, stored) = (self.secrets.redact(call.as_bytes()), self.secrets.redact(body));
+        lock(&self.matching).take(exact, &String::from_utf8_lossy(&line.bytes), &stored.bytes)
     }
 
     fn find(&self, call: &str, body: &[u8]) -> annals::Result<Found> {

@@ -5,7 +5,8 @@
 //! output: its standard output; metadata: how it ended) and `stderr`, if it wrote any.
 //!
 //! Layout: `stage` (a program behind a proxy, and the end of a run), `record`, `attach` (records programs
-//! that others start), `replay`, `onward` (a replay that continues live), `fork`, `secrets` (named secrets
+//! that others start), `replay`, `onward` (a replay that continues live), `fork`, `rerun` (many forks
+//! of one run, each by a plan), `secrets` (named secrets
 //! that no run stores).
 
 mod attach;
@@ -13,6 +14,7 @@ mod fork;
 mod onward;
 mod record;
 mod replay;
+mod rerun;
 mod secrets;
 mod stage;
 
@@ -21,6 +23,7 @@ pub use fork::{ForkOptions, ForkReport, fork};
 pub use onward::{OnwardOptions, OnwardReport, replay_onward};
 pub use record::{RecordOptions, RecordReport, record};
 pub use replay::{ReplayReport, replay};
+pub use rerun::{RerunReport, Rerunner, RerunnerOptions};
 pub(crate) use stage::KEYS;
 
 use crate::error::SessionError;

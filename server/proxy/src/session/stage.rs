@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use annals::{Component, Frame, Severity, Status};
+use annals::{Component, Durability, Frame, Severity, Status};
 use serde_json::json;
 use std::io::Read;
 use tokio::process::Command;
@@ -14,7 +14,7 @@ use crate::mounts::Mounts;
 use crate::network::{NetworkWatch, TrafficReport};
 use crate::origin::Origin;
 use crate::own_frames::{PROGRAM, STDIN};
-use crate::program::{Program, ProgramExit, Supervision};
+use crate::program::{Program, ProgramExit, StopReason, Supervision};
 use crate::proxy::Proxy;
 
 /// Variables without which client libraries refuse to start. Dummy values are enough.
@@ -52,9 +52,9 @@ impl<T> ProgramOutcome<T> {
 impl<T> ProgramOutcome<T> {
     /// The same with input and outputs converted.
     pub(super) fn map<U>(self, of: impl Fn(T) -> U) -> ProgramOutcome<U> {
-        let ProgramExit { code, signal, ran, survivors: left, stdin, stdout, stderr } = self.ended;
+        let ProgramExit { code, signal, stopped, ran, survivors: left, stdin, stdout, stderr } = self.ended;
         let (stdin, stdout, stderr) = (stdin.map(&of), of(stdout), of(stderr));
-        let ended = ProgramExit { code, signal, ran, survivors: left, stdin, stdout, stderr };
+        let ended = ProgramExit { code, signal, stopped, ran, survivors: left, stdin, stdout, stderr };
         ProgramOutcome { ended, seconds: self.seconds, traffic: self.traffic }
     }
 }
@@ -106,6 +106,16 @@ pub(super) fn end_run(
     played: ProgramOutcome<annals::Result<DestinationBlob>>,
     origin: &Origin,
 ) -> annals::Result<()> {
+    end_run_with(run, played, origin, Durability::Disk)
+}
+
+/// The same with another durability.
+pub(super) fn end_run_with(
+    run: &NewRun,
+    played: ProgramOutcome<annals::Result<DestinationBlob>>,
+    origin: &Origin,
+    durability: Durability,
+) -> annals::Result<()> {
     let status = played.status();
     let ProgramOutcome { ended, seconds, traffic } = played;
     let (stdin, stdout, stderr) = (ended.stdin.transpose()?, ended.stdout?, ended.stderr?);
@@ -113,7 +123,14 @@ pub(super) fn end_run(
     if let Some(network) = traffic.unrecorded() {
         volatile["network"] = json!(network);
     }
-    let metadata = json!({ "exit": { "code": ended.code, "signal": ended.signal }, "volatile": volatile });
+    let mut exit = json!({ "code": ended.code, "signal": ended.signal });
+    if let Some(stopped) = ended.stopped {
+        exit["stopped"] = json!(match stopped {
+            StopReason::TimeLimit => "time limit",
+            StopReason::Interrupted => "interrupted",
+        });
+    }
+    let metadata = json!({ "exit": exit, "volatile": volatile });
     let started = serde_json::to_vec(&origin.argv).unwrap_or_default();
     let mut frame = Frame::new(Component::Other(PROGRAM.to_owned()), started, "");
     frame.error = status == Status::Failed;
@@ -126,7 +143,7 @@ pub(super) fn end_run(
     if !stderr.is_empty() {
         frames.push((Frame::new(Component::Other("stderr".to_owned()), "", ""), stderr));
     }
-    run.end_with(frames, status)
+    run.end_with_durability(frames, status, durability)
 }
 
 /// Runs a session to its end on a runtime of its own.
