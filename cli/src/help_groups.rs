@@ -12,7 +12,7 @@ use crate::table_fit;
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Record and replay:", &["record", "attach", "replay", "import", "tape", "demo"]),
     ("Look:", &["runs", "show", "open", "suspect", "tail", "state"]),
-    ("Compare and fork:", &["diff", "fork", "blame", "check"]),
+    ("Compare and fork:", &["diff", "fork", "blame", "check", "validate"]),
     (
         "Keys and memory:",
         &[

@@ -6,6 +6,7 @@
 
 pub mod blame {
     //! Which step caused the outcome of a run.
+    pub use annals_blame::validate;
     pub use annals_blame::document::{BlameSettings, Outcome, Spent};
     pub use annals_blame::oracle::RunOutcome;
     pub use annals_blame::ranking::{BaseRate, PairKind, PairRow, Role, base_rate, pairs};

@@ -89,3 +89,37 @@ pub(crate) struct BlameArgs {
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A scripted agent runs as a child process behind the real proxy, and a scripted model answers on the loopback: no key,
+no network, no cost. The model errs once, at the planted step; the same code as `annals blame` then names the step.
+Exit code: 0 if every planted step comes first and no step of a run without a fault flips; else 3."
+)]
+pub(crate) struct ValidateArgs {
+    /// Forks of each step
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) k: u32,
+    /// Runs of each class, each with the fault at another step
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) runs: u32,
+    /// Tell competing causes apart instead: root and echo, conjunction, over-determination, decoys, delayed and
+    /// masked causes
+    #[arg(long)]
+    pub(crate) competing: bool,
+    /// Seeds of the competing causes: each has three runs with causes at random steps
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "competing", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) seeds: u32,
+    /// Forks that run at the same time [default: the number of processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) jobs: Option<u16>,
+    /// Compare with a report of `annals validate --json`; exit with 3 if a class got worse
+    #[arg(long, value_name = "REPORT", conflicts_with = "competing")]
+    pub(crate) check: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ScriptedAgentArgs {
+    /// What the agent does, as JSON
+    pub(crate) script: String,
+}

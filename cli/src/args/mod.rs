@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-pub(crate) use blame::BlameArgs;
+pub(crate) use blame::{BlameArgs, ScriptedAgentArgs, ValidateArgs};
 pub(crate) use deliberation::{DecideArgs, DecisionArgs, DecisionsArgs, SpikeFormatArg};
 pub(crate) use diagnostics::{DiagnoseArgs, LessonsArgs};
 pub(crate) use exchange::{ExpandArg, ImportArgs, ImportFormat, TapeExportArgs, TapeImportArgs, TapeVerb};
@@ -124,6 +124,11 @@ pub(crate) enum Verb {
     Fork(ForkArgs),
     /// Find the step that caused a run's failure, by forks of its program with one step perturbed
     Blame(BlameArgs),
+    /// Check `blame` itself on planted faults, offline: a scripted agent and a scripted model
+    Validate(ValidateArgs),
+    /// The scripted agent of `validate`
+    #[command(hide = true)]
+    ScriptedAgent(ScriptedAgentArgs),
     /// Print the agent's state after a frame
     State(StateArgs),
     /// Print the value of a key

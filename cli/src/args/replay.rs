@@ -100,6 +100,13 @@ pub(crate) struct ForkArgs {
     /// Edit the answer of frame SEQ in $VISUAL, $EDITOR or vi
     #[arg(long, conflicts_with = "response")]
     pub(crate) edit: bool,
+    /// In the answer of frame SEQ, calls of tool OLD become calls of tool NEW
+    #[arg(long, value_name = "OLD=NEW", conflicts_with_all = ["response", "edit"])]
+    pub(crate) use_tool: Option<String>,
+    /// Grade the fork: exit with 3 if it fails as RUN does, with 0 if it no longer fails. Forms: exit,
+    /// regex:PATTERN, json:PATH=VALUE, cmd:COMMAND, run:RUN or judge:URL
+    #[arg(long, value_name = "ORACLE")]
+    pub(crate) oracle: Option<String>,
     /// File that replaces the result of tool call ID from frame SEQ on [default ID: the only new result in
     /// the request of frame SEQ]; repeatable
     #[arg(long, value_name = "[ID=]FILE")]
@@ -114,7 +121,7 @@ pub(crate) struct ForkArgs {
     #[command(flatten)]
     pub(crate) input: InputArgs,
     /// Start no program; only share the frames
-    #[arg(long, conflicts_with_all = ["response", "edit", "tool_result", "model", "set", "set_all", "rules", "command"])]
+    #[arg(long, conflicts_with_all = ["response", "edit", "use_tool", "oracle", "tool_result", "model", "set", "set_all", "rules", "command"])]
     pub(crate) no_run: bool,
     /// Program to run instead of the recorded one
     #[arg(last = true, value_name = "CMD")]

@@ -2,7 +2,7 @@
 
 use annals::RunReader;
 use annals_server::blame::{
-    BLAME_TAG, BlameDocument, BlameOptions, Blamer, RunOutcome, drop_blame, load_blame,
+    BLAME_TAG, BlameDocument, BlameOptions, Blamer, Oracle, RunOutcome, drop_blame, load_blame,
 };
 use annals_server::{Origin, RerunnerOptions};
 
@@ -17,11 +17,10 @@ impl StoreAccess {
         reader: &RunReader,
         origin: &Origin,
         rerun: RerunnerOptions,
-        mut options: BlameOptions,
+        options: BlameOptions,
         range: Option<&str>,
     ) -> CliResult<Blamer> {
         let space = self.namespace()?;
-        options.oracle.keep_in(&space).map_err(engine_failure)?;
         Ok(Blamer::new(&space, reader, origin, rerun, options, range)?)
     }
 
@@ -33,6 +32,16 @@ impl StoreAccess {
     /// Drops the blame of a run and its forks; returns their number.
     pub(crate) fn drop_blame(&self, run: &str) -> CliResult<u64> {
         drop_blame(&self.namespace()?, run).map_err(engine_failure)
+    }
+
+    /// The oracle that a text describes.
+    pub(crate) fn oracle(&self, text: &str) -> CliResult<Oracle> {
+        let mut oracle = Oracle::parse(text, |run| {
+            self.outcome(run).map_err(|_| format!("there is no run {run:?} with an outcome"))
+        })
+        .map_err(|why| Failure::usage(why, "--oracle exit"))?;
+        oracle.keep_in(&self.namespace()?).map_err(engine_failure)?;
+        Ok(oracle)
     }
 
     /// The outcome of a run's program.

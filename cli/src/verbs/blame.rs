@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use annals::{RunReader, retention::parse_duration_ns};
 use annals_server::blame::{
-    BaseRate, BlameDocument, BlameError, BlameOptions, BlameSettings, BlameState, Blamer, Oracle,
+    BaseRate, BlameDocument, BlameError, BlameOptions, BlameSettings, BlameState, Blamer,
     Perturbation, Role, StepRow, base_rate, pairs, rows,
 };
 use annals_server::{Origin, RerunnerOptions, StandardInput, UpstreamGuard, when_interrupted};
@@ -66,10 +66,7 @@ pub(super) fn run(global: &GlobalArgs, args: &BlameArgs, out: &mut CliOutput) ->
         None => settings(args),
     };
     let options = BlameOptions {
-        oracle: Oracle::parse(&settings.oracle, |run| {
-            door.outcome(run).map_err(|_| format!("there is no run {run:?} with an outcome"))
-        })
-        .map_err(|why| Failure::usage(why, "--oracle exit"))?,
+        oracle: door.oracle(&settings.oracle)?,
         perturbation: Perturbation::parse(&settings.perturbation, |run| {
             door.reader(run).map_err(|_| format!("there is no run {run:?}"))
         })
@@ -215,13 +212,18 @@ fn host_of(text: &str) -> String {
     text.rsplit_once(':').map_or(text, |(host, _)| host).trim_matches(['[', ']']).to_owned()
 }
 
+/// An amount of US dollars.
+fn dollars_text(dollars: f64) -> String {
+    if dollars >= 0.01 { format!("${dollars:.2}") } else { format!("${dollars:.4}") }
+}
+
 fn print_estimate(blamer: &Blamer, args: &BlameArgs) {
     let most = blamer.estimate();
     let money = match (most.unpriced, most.calls) {
-        (0, _) => format!("at most ${:.2}", most.dollars),
+        (0, _) => format!("at most {}", dollars_text(most.dollars)),
         (unpriced, calls) if unpriced == calls => "price unknown".to_owned(),
         (unpriced, _) => {
-            format!("at most ${:.2} and {} without a known price", most.dollars, plural(unpriced, "call"))
+            format!("at most {} and {} without a known price", dollars_text(most.dollars), plural(unpriced, "call"))
         }
     };
     print_note("tools of the program run for real in each fork; before a fork's step nothing reaches the network");

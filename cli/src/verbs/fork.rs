@@ -2,6 +2,9 @@
 //! fork point.
 
 use annals::RunReader;
+use annals::io::{Io, RealIo};
+use annals_server::blame::{Oracle, RunOutcome, Verdict};
+use annals_server::providers::rename_tool_calls;
 use annals_server::{
     BodyPath, ForkEdit, ForkEdits, ForkOptions, ForkReport, Origin, decoded_answer, new_tool_results,
 };
@@ -44,16 +47,31 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
     };
     let reader = door.reader(&address.run)?;
     let parent = reader.info().name.clone();
+    let question = args.oracle.as_deref().map(|oracle| WhatIf::new(&door, &parent, oracle)).transpose()?;
     let name = args.name.clone().unwrap_or_else(|| format!("{parent}-fork-{seq}"));
     if let Some(origin) = door.origin(&reader)?.filter(|_| !args.no_run) {
         let forking = forking_options(args, &reader, seq, &origin)?;
+        let began = RealIo::default().monotonic_ns();
         let report = door.fork_program(&reader, &origin, &name, args.live.remember, &forking)?;
+        let seconds = seconds_since(began);
+        let verdict = question.as_ref().map(|question| question.verdict(&door, &name)).transpose();
         let closed = door.close();
         let waits = !forking.supervision.linger.is_zero();
         let told = print_forked(&name, args, &report, waits);
+        let told = match verdict? {
+            // What was lost or diverged matters more than the verdict.
+            Some(verdict) if !matches!(told, Err(Failure::Message { .. })) && is_as_planned(&report) => {
+                print_verdict(&verdict, seconds)
+            }
+            _ => told,
+        };
         return if report.recorded.failure.is_some() { told } else { told.and(closed) };
     }
-    let changes = args.response.is_some() || args.edit || args.model.is_some() || args.rules.is_some();
+    let changes = args.response.is_some()
+        || args.edit
+        || args.use_tool.is_some()
+        || args.model.is_some()
+        || args.rules.is_some();
     let requests = [&args.set, &args.set_all, &args.tool_result];
     if changes || !args.command.is_empty() || requests.iter().any(|edits| !edits.is_empty()) {
         return Err(Failure::usage(
@@ -70,6 +88,62 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
     out.line(format_args!("{} shares frames 1 to {seq} of {parent}", run.id))
 }
 
+/// A question about a fork: does it still fail?
+struct WhatIf {
+    oracle: Oracle,
+    parent: RunOutcome,
+}
+
+impl WhatIf {
+    /// Refuses an oracle that does not call the parent failed.
+    fn new(door: &StoreAccess, parent: &str, oracle: &str) -> CliResult<Self> {
+        let oracle = door.oracle(oracle)?;
+        let outcome = door.outcome(parent)?;
+        match oracle.grade(&outcome) {
+            Verdict::Fail => Ok(Self { oracle, parent: outcome }),
+            Verdict::Pass => Err(Failure::usage(
+                format!("the oracle calls run `{parent}` passed, so there is no failure to ask about"),
+                "name a failed run, or another --oracle",
+            )),
+            Verdict::Undefined(why) => Err(Failure::usage(
+                format!("the oracle cannot grade run `{parent}` itself: {why}"),
+                "use another --oracle",
+            )),
+        }
+    }
+
+    fn verdict(&self, door: &StoreAccess, fork: &str) -> CliResult<Verdict> {
+        Ok(self.oracle.grade_fork(&door.outcome(fork)?, &self.parent))
+    }
+}
+
+/// Whether the fork's program did before the fork's point what was recorded, and its edits were made.
+fn is_as_planned(report: &ForkReport) -> bool {
+    report.unasked == 0 && report.diverged.is_empty() && report.unapplied.is_empty()
+}
+
+fn seconds_since(began_ns: u64) -> f64 {
+    let elapsed = RealIo::default().monotonic_ns().saturating_sub(began_ns);
+    std::time::Duration::from_nanos(elapsed).as_secs_f64()
+}
+
+fn print_verdict(verdict: &Verdict, seconds: f64) -> CliResult<()> {
+    match verdict {
+        Verdict::Pass => {
+            print_note(format_args!("no longer fails ({seconds:.1} s)"));
+            Ok(())
+        }
+        Verdict::Fail => {
+            print_note(format_args!("same failure ({seconds:.1} s)"));
+            Err(Failure::Silent(FailureCode::Damage))
+        }
+        Verdict::Undefined(why) => Err(Failure::failed(
+            format!("the fork cannot be graded: {why} ({seconds:.1} s)"),
+            "`annals show FORK` shows what it did",
+        )),
+    }
+}
+
 fn forking_options(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> CliResult<ForkOptions> {
     let mut edits = ForkEdits::default();
     if let Some(file) = &args.response {
@@ -78,6 +152,16 @@ fn forking_options(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin
     if args.edit {
         let recorded = decoded_answer(reader, at).map_err(engine_failure)?;
         edits.response = Some(editor::edit(&recorded)?.into());
+    }
+    if let Some(text) = &args.use_tool {
+        let (old, new) = split_pair(text, "--use-tool search=other")?;
+        let recorded = decoded_answer(reader, at).map_err(engine_failure)?;
+        let renamed = rename_tool_calls(&recorded, &old, &new).ok_or_else(|| {
+            let message = format!("the answer of frame {at} calls no tool {old:?}");
+            let hint = format!("`annals show {}@{at}` shows its calls", reader.info().name);
+            Failure::usage(message, hint)
+        })?;
+        edits.response = Some(renamed.into());
     }
     for text in &args.tool_result {
         edits.tool_results.push(parse_tool_result(text, reader, at)?);

@@ -30,6 +30,7 @@ mod tail;
 mod tape;
 mod token;
 mod upkeep;
+mod validate;
 mod verify;
 
 use crate::args::{Cli, GlobalArgs, Verb};
@@ -65,6 +66,8 @@ pub(crate) fn run(cli: &Cli) -> CliResult<()> {
         Verb::Diff(args) => diff::run(global, args, &mut out),
         Verb::Fork(args) => fork::run(global, args, &mut out),
         Verb::Blame(args) => blame::run(global, args, &mut out),
+        Verb::Validate(args) => validate::run(args, &mut out),
+        Verb::ScriptedAgent(args) => validate::agent(args, &mut out),
         Verb::State(args) => show::state(global, args, &mut out),
         Verb::Get(args) => kv::get(global, args, &mut out),
         Verb::Put(args) => kv::put(global, args, &mut out),

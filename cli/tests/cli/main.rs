@@ -3,6 +3,7 @@
 
 mod agent_doctor;
 mod base_addresses;
+mod blame;
 mod commands;
 mod damage;
 mod decisions;

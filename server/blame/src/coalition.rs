@@ -1,8 +1,9 @@
 //! Forks with several perturbed steps: necessity and sufficiency of steps and pairs, and sampled orders.
 //!
 //! In a coalition its steps are perturbed, and the other steps keep their recorded answers by position,
-//! although requests differ. One step is not held: the run's last one, whose answer is the outcome itself in
-//! many programs. It is asked again if its request changed, unless its own sufficiency is tested.
+//! although requests differ. Two kinds of steps are not held, and answer as their request asks: the run's last
+//! step, whose answer is the outcome itself in many programs, and steps whose answer never changed when they
+//! were perturbed alone. A step is held when its own sufficiency is tested.
 
 use crate::document::BlameDocument;
 use crate::ranking::{Coalitions, Role, rows};

@@ -84,6 +84,8 @@ struct ForkJob<'a> {
     perturbed: &'a [u32],
     others: OtherCalls,
     attempt: u32,
+    /// Steps that are not held in a coalition.
+    free: &'a BTreeSet<u32>,
 }
 
 /// The state that forks share.
@@ -280,8 +282,9 @@ impl Blamer {
     fn base_runs(&self, rerunner: &Rerunner, progress: &Progress<'_>, wanted: u32) -> Result<(), Halt> {
         let done = u32::try_from(progress.lock().base.len()).unwrap_or(u32::MAX);
         let attempts: Vec<u32> = (done..wanted).collect();
-        self.parallel(progress, &attempts, |attempt| {
-            let job = ForkJob { perturbed: &[], others: OtherCalls::RecordedIfUnchanged, attempt: *attempt };
+        self.parallel(progress, &attempts, 1, |attempt| {
+            let (others, free) = (OtherCalls::RecordedIfUnchanged, &BTreeSet::new());
+            let job = ForkJob { perturbed: &[], others, attempt: *attempt, free };
             let record = self.fork(rerunner, progress, &job)?;
             progress.lock().base.push(record);
             Ok(())
@@ -323,10 +326,10 @@ impl Blamer {
             jobs.extend((done..target).map(|attempt| (attempt, step.step)));
         }
         jobs.sort_unstable();
-        self.parallel(progress, &jobs, |(attempt, seq)| {
+        self.parallel(progress, &jobs, 1, |(attempt, seq)| {
             let perturbed = [*seq];
             let others = OtherCalls::RecordedIfUnchanged;
-            let job = ForkJob { perturbed: &perturbed, others, attempt: *attempt };
+            let job = ForkJob { perturbed: &perturbed, others, attempt: *attempt, free: &BTreeSet::new() };
             let record = self.fork(rerunner, progress, &job)?;
             let mut document = progress.lock();
             if let Some(step) = document.steps.iter_mut().find(|step| step.step == *seq) {
@@ -343,6 +346,7 @@ impl Blamer {
         wanted: &[Vec<u32>],
     ) -> Result<(), Halt> {
         let mut jobs: Vec<(u32, &[u32])> = Vec::new();
+        let free = &self.free_steps(&progress.lock());
         {
             let mut document = progress.lock();
             for coalition in wanted {
@@ -357,9 +361,10 @@ impl Blamer {
             }
         }
         jobs.sort_unstable();
-        self.parallel(progress, &jobs, |(attempt, perturbed)| {
+        self.parallel(progress, &jobs, 1, |(attempt, perturbed)| {
             let others = OtherCalls::RecordedByPosition;
-            let record = self.fork(rerunner, progress, &ForkJob { perturbed, others, attempt: *attempt })?;
+            let job = ForkJob { perturbed, others, attempt: *attempt, free };
+            let record = self.fork(rerunner, progress, &job)?;
             let mut document = progress.lock();
             if let Some(of) = document.coalitions.iter_mut().find(|of| of.perturbed == *perturbed) {
                 of.forks.push(record);
@@ -370,16 +375,19 @@ impl Blamer {
 
     fn orders(&self, rerunner: &Rerunner, progress: &Progress<'_>) -> Result<(), Halt> {
         let settings = &self.options.settings;
-        let done = progress.lock().orders.len();
+        let (done, free) = {
+            let document = progress.lock();
+            (document.orders.len(), self.free_steps(&document))
+        };
         let orders = sampled_orders(&settings.steps, settings.orders, settings.seed);
         let left: Vec<(u32, Vec<u32>)> = (0..).zip(orders).skip(done).collect();
-        self.parallel(progress, &left, |(attempt, order)| {
+        self.parallel(progress, &left, settings.steps.len() as u64 + 1, |(attempt, order)| {
             let mut sampled = SampledOrder { order: order.clone(), forks: Vec::new() };
             for size in 0..=order.len() {
                 let mut perturbed = order[..size].to_vec();
                 perturbed.sort_unstable();
                 let others = OtherCalls::RecordedByPosition;
-                let job = ForkJob { perturbed: &perturbed, others, attempt: *attempt };
+                let job = ForkJob { perturbed: &perturbed, others, attempt: *attempt, free: &free };
                 sampled.forks.push(self.fork(rerunner, progress, &job)?);
             }
             progress.lock().orders.push(sampled);
@@ -392,9 +400,10 @@ impl Blamer {
         &self,
         progress: &Progress<'_>,
         jobs: &[J],
+        forks_each: u64,
         run: impl Fn(&J) -> Result<(), Halt> + Sync,
     ) -> Result<(), Halt> {
-        progress.planned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+        progress.planned.fetch_add(jobs.len() as u64 * forks_each, Ordering::Relaxed);
         let (next, halt) = (AtomicUsize::new(0), Mutex::new(None));
         let is_halted = || halt.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let work = || {
@@ -590,6 +599,18 @@ impl Blamer {
         Ok(None)
     }
 
+    /// The steps that are not held in a coalition: they answer as their request asks. These are the run's last
+    /// step, whose answer often is the outcome itself, and steps whose answer never changed when they were
+    /// perturbed alone: it follows from the request.
+    fn free_steps(&self, document: &BlameDocument) -> BTreeSet<u32> {
+        let follows = |step: &&StepForks| {
+            !step.forks.is_empty() && step.forks.iter().all(|fork| fork.changed == Some(false))
+        };
+        let mut free: BTreeSet<u32> = document.steps.iter().filter(follows).map(|step| step.step).collect();
+        free.extend(self.all.last().map(|step| step.seq));
+        free
+    }
+
     fn plan(&self, job: &ForkJob<'_>) -> Result<RerunPlan, String> {
         let Some(from) = job.perturbed.iter().min() else {
             let last = self.all.last().map_or(0, |step| step.seq);
@@ -602,15 +623,11 @@ impl Blamer {
             actions.insert(*seq, perturbation.action);
             later = later.or(perturbation.later);
         }
-        let mut free = BTreeSet::new();
-        if let Some(last) = self.all.last() {
-            let others = self.options.settings.steps.iter().filter(|step| **step != last.seq);
-            let tests_last = others.clone().count() == job.perturbed.len()
-                && others.eq(job.perturbed.iter())
-                && self.options.settings.steps.contains(&last.seq);
-            if !tests_last {
-                free.insert(last.seq);
-            }
+        let mut free = job.free.clone();
+        // The step whose sufficiency is tested is held: it is the only one that is not perturbed.
+        let mut kept = self.options.settings.steps.iter().filter(|step| !job.perturbed.contains(step));
+        if let (Some(tested), None) = (kept.next(), kept.next()) {
+            free.remove(tested);
         }
         Ok(RerunPlan { from: *from, actions, others: job.others, free, later: later.map(|edit| edit.0) })
     }

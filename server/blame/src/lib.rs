@@ -20,6 +20,7 @@ pub mod oracle;
 pub mod perturb;
 pub mod ranking;
 mod scratch;
+pub mod validate;
 pub mod statistics;
 pub mod steps;
 

@@ -33,8 +33,6 @@ use survivors::survivors;
 const LINGER: Duration = Duration::from_millis(500);
 /// Interval between two searches for processes that outlive the program.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long processes of a killed group are waited for.
-const GROUP_END: Duration = Duration::from_secs(2);
 /// Maximum number of output parts in transit.
 const PARTS_MAX: usize = 64;
 const PART_BYTES: usize = 64 << 10;
@@ -190,12 +188,14 @@ impl Program {
             None => None,
         };
         let open = || [&stdout, &stderr].into_iter().flatten().any(|output| !output.0.is_finished());
-        let mut left = wait_for_survivors(supervision, marker, &pipes, &mut signals, open).await;
-        if !passes && !left.is_empty() {
+        let left = match passes {
+            true => wait_for_survivors(supervision, marker, &pipes, &mut signals, open).await,
             // Processes that outlive an unattended program would act on after its outcome is judged.
-            end_group(group);
-            left = wait_for_survivors(&Supervision::ended_group(), marker, &pipes, &mut signals, open).await;
-        }
+            false => {
+                end_group(group);
+                Vec::new()
+            }
+        };
         let _ = over.send(true);
         let failed = |what: &str| ProgramError { code: 125, message: format!("its {what} was lost") };
         let status = status
@@ -204,13 +204,6 @@ impl Program {
         let stderr = join(stderr).await.ok_or_else(|| failed("standard error"))?;
         let (code, signal) = code_of(status);
         Ok(ProgramExit { code, signal, stopped, ran, survivors: left, stdin, stdout, stderr })
-    }
-}
-
-impl Supervision {
-    /// For processes whose group was killed: they are gone in a moment.
-    fn ended_group() -> Self {
-        Self { linger: GROUP_END, ..Self::default() }
     }
 }
 

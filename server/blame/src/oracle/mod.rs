@@ -143,7 +143,13 @@ impl Oracle {
         if let Some(line) = exception(&outcome.stderr).filter(|_| exception(&parent.stderr).is_none()) {
             return Verdict::Undefined(format!("an exception: {line}"));
         }
-        if matches!(self, Self::Exit) && outcome.code != 0 && parent.code != 0 && outcome.code != parent.code {
+        let ended_itself = outcome.stopped.is_none() && outcome.signal.is_none();
+        if matches!(self, Self::Exit)
+            && ended_itself
+            && outcome.code != 0
+            && parent.code != 0
+            && outcome.code != parent.code
+        {
             return Verdict::Undefined(format!(
                 "it ended with {}, and the recorded run with {}",
                 outcome.code, parent.code

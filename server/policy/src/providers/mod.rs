@@ -21,6 +21,7 @@ mod ollama;
 mod openai_chat;
 mod openai_responses;
 mod prices;
+mod rename_tool;
 mod severity;
 mod spoken_texts;
 mod sse;
@@ -47,4 +48,5 @@ pub use summary::{
     ExchangeSummary, ModelToolCall, NAME_BYTES_MAX, ProviderError, TOOL_CALLS_MAX, TokenUsage,
 };
 pub use text::{BoundedText, TEXT_BYTES_MAX};
+pub use rename_tool::rename_tool_calls;
 pub use tool_results::{set_tool_result, tool_result_ids};

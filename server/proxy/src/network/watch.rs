@@ -49,6 +49,7 @@ pub(crate) struct NetworkWatch {
     library: Result<NetworkLibrary, String>,
     state: Mutex<WatchState>,
     is_live: AtomicBool,
+    samples: bool,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +97,15 @@ impl NetworkWatch {
             library,
             state: Mutex::default(),
             is_live,
+            samples: true,
         }
+    }
+
+    /// The same without samples of the socket tables, which cost more than a short program itself. Connections
+    /// of programs that cannot load the library are then neither refused nor noted; such programs are named.
+    pub(crate) fn without_samples(mut self) -> Self {
+        self.samples = false;
+        self
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, WatchState> {
@@ -122,7 +131,7 @@ impl NetworkWatch {
         also_at: impl FnOnce(TcpListener),
     ) -> std::io::Result<Child> {
         let mark = self.library.as_ref().map_or(Path::new("annals"), NetworkLibrary::directory);
-        let table = SocketTable::before_start(mark, self.proxy);
+        let table = self.samples.then(|| SocketTable::before_start(mark, self.proxy));
         let child = match self.spawn_confined(command) {
             Ok((child, entered)) => {
                 let notices = self.follow();
@@ -155,7 +164,7 @@ impl NetworkWatch {
             Err(ConfinementFailure::NotWanted) => command.spawn()?,
         };
         let _ = self.follow();
-        if let Some(process) = child.id() {
+        if let (Some(process), Some(table)) = (child.id(), table) {
             let mut state = self.state();
             state.sampler = Sampler::start(table, process);
             if state.sampler.is_none() {

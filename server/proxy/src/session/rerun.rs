@@ -194,7 +194,7 @@ impl Rerunner {
         let mounts = &*self.mounts;
         let policy = &self.options.network;
         let network = NetworkWatch::begin(WatchPurpose::Prefix, policy, proxy.port(), mounts, program);
-        let network = Arc::new(network);
+        let network = Arc::new(network.without_samples());
         steered.set_network(network.clone());
         let supervision = Supervision {
             stdin: self.options.stdin.clone(),

@@ -1,0 +1,478 @@
+//! `annals blame` with a program that knows nothing about annals, and with everything that can go wrong.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::record::says;
+use crate::{CliBench, ProcessResult};
+
+type AnswerFn = dyn Fn(u64, u64, &Value) -> Value + Send + Sync;
+
+/// A scripted model: its answer is a function of the step (from 1), of how often that step was asked (from 0),
+/// and of the request.
+struct StepUpstream {
+    url: String,
+    asked: Arc<AtomicU64>,
+}
+
+impl StepUpstream {
+    fn start(answer: impl Fn(u64, u64, &Value) -> Value + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (asked, answer): (_, Arc<AnswerFn>) = (Arc::new(AtomicU64::new(0)), Arc::new(answer));
+        let counts: Arc<Vec<AtomicU64>> = Arc::new((0..64).map(|_| AtomicU64::new(0)).collect());
+        let total = asked.clone();
+        let accept = move || {
+            for stream in listener.incoming() {
+                let (stream, answer) = (stream.unwrap(), answer.clone());
+                let (counts, total) = (counts.clone(), total.clone());
+                let serve = move || serve(stream, &*answer, &counts, &total);
+                std::thread::Builder::new().spawn(serve).unwrap();
+            }
+        };
+        std::thread::Builder::new().spawn(accept).unwrap();
+        Self { url, asked }
+    }
+
+    /// A model that errs once, at this step; later answers repeat what they were told.
+    fn with_fault(at: u64) -> Self {
+        Self::start(move |step, times, request| {
+            let told = request["messages"].to_string().contains("WRONG");
+            match (step == at && times == 0, told) {
+                (true, _) => message("value WRONG"),
+                (_, true) => message(&format!("value {step} as before")),
+                (_, false) => message(&format!("value {step}")),
+            }
+        })
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+fn message(text: &str) -> Value {
+    json!({ "role": "assistant", "content": text })
+}
+
+fn serve(stream: TcpStream, answer: &AnswerFn, counts: &[AtomicU64], total: &AtomicU64) {
+    let mut from = BufReader::new(stream.try_clone().unwrap());
+    let mut to = stream;
+    loop {
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if from.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            let line = line.trim().to_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        if from.read_exact(&mut body).is_err() {
+            return;
+        }
+        let request: Value = serde_json::from_slice(&body).unwrap();
+        let said = request["messages"].as_array().unwrap();
+        let step = 1 + said.iter().filter(|message| message["role"] == "assistant").count() as u64;
+        total.fetch_add(1, Ordering::SeqCst);
+        let message = answer(step, counts[step as usize].fetch_add(1, Ordering::SeqCst), &request);
+        let status = message["status"].as_u64().unwrap_or(200);
+        let body = json!({ "id": "x", "model": "gpt-4o-mini", "choices": [{ "index": 0, "message": message,
+            "finish_reason": "stop" }], "usage": { "prompt_tokens": 10, "completion_tokens": 5 } })
+        .to_string();
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        if to.write_all(&[head.as_bytes(), body.as_bytes()].concat()).is_err() {
+            return;
+        }
+    }
+}
+
+fn agent() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/steps.py").to_str().unwrap().to_owned()
+}
+
+impl CliBench {
+    fn record_steps(&self, upstream: &StepUpstream, run: &str, doing: &[&str]) -> ProcessResult {
+        let agent = agent();
+        let mut args = vec!["record", "--run", run, "--upstream", &upstream.url, "--", "python3", "-B", &agent];
+        args.extend(doing);
+        self.blame_command(&args)
+    }
+
+    fn blame_command(&self, args: &[&str]) -> ProcessResult {
+        let mut command = self.command(args);
+        command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+        ProcessResult::from_output(command.output().unwrap())
+    }
+
+    fn rows(&self, run: &str) -> Vec<Value> {
+        let shown = self.run_args(["blame", run, "--show", "--json"]);
+        let document: Value = serde_json::from_slice(&shown.stdout).unwrap();
+        document["steps"].as_array().unwrap().clone()
+    }
+}
+
+fn row_of(rows: &[Value], step: u64) -> &Value {
+    rows.iter().find(|row| row["step"] == step).unwrap()
+}
+
+#[test]
+fn blame_names_the_faulty_step_and_keeps_its_forks() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(3));
+    assert_eq!(bench.record_steps(&upstream, "r", &["5"]).code, 1);
+    let asked = upstream.asked();
+    let estimated = bench.blame_command(&["blame", "r", "--k", "4", "--estimate"]);
+    assert_eq!((estimated.code, upstream.asked()), (0, asked), "an estimate spends nothing: {estimated:?}");
+    says(&estimated, &["plan: 23 forks, at most 60 calls to models, at most $", "run for real"]);
+
+    let blamed = bench.blame_command(&["blame", "r", "--k", "4"]);
+    assert_eq!(blamed.code, 0, "{blamed:?}");
+    assert!(blamed.stderr.starts_with("annals: tools of the program run for real"), "{}", blamed.stderr);
+    says(&blamed, &["23 forks", "the store grew by"]);
+    let rows = bench.rows("r");
+    assert_eq!((&rows[0]["step"], &rows[0]["label"]), (&json!(3), &json!("decisive")), "{rows:?}");
+    assert_eq!((&rows[0]["flips"], &rows[0]["valid"]), (&json!(4), &json!(4)));
+    assert!(rows[1..].iter().all(|row| row["flips"] == 0), "{rows:?}");
+
+    // Forks are runs, and do not hide the user's own.
+    assert_eq!(bench.run("runs --json").json().len(), 1);
+    assert_eq!(bench.run("runs --json --blame-forks").json().len(), 24);
+    assert_eq!(bench.run("runs --json --tag annals.blame=r").json().len(), 23);
+    assert_eq!(bench.run("show last --json").json(), bench.run("show r --json").json());
+    assert_eq!(bench.run("verify --all").code, 0);
+    let dropped = bench.run("blame r --drop").text();
+    assert!(dropped.contains("dropped the blame of r and 23 forks"), "{dropped}");
+    assert_eq!(bench.run("runs --json --blame-forks").json().len(), 1);
+    bench.run("blame r --show").failed(4);
+}
+
+/// Before a fork's step the recording answers: the first calls reach no upstream. Only the step and what it
+/// changed are asked.
+#[test]
+fn prefix_and_unchanged_calls_reach_no_upstream() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+    assert_eq!(bench.record_steps(&upstream, "r", &["5"]).code, 1);
+    let before = upstream.asked();
+    assert_eq!(bench.blame_command(&["blame", "r", "--k", "1", "--steps", "4"]).code, 0);
+    assert_eq!(upstream.asked() - before, 1, "the answer stayed, so later calls keep their recorded ones");
+    let before = upstream.asked();
+    assert_eq!(bench.blame_command(&["blame", "r", "--k", "1", "--steps", "2..2"]).code, 0);
+    assert_eq!(upstream.asked() - before, 4, "the answer changed, so later calls are asked again");
+}
+
+#[test]
+fn coalitions_tell_two_halves_of_a_conjunction() {
+    let upstream = StepUpstream::start(|step, times, _| {
+        message(if (step == 2 || step == 4) && times == 0 { "half" } else { "whole" })
+    });
+    let bench = CliBench::new();
+    let script = bench.write("two.py", std::fs::read_to_string(agent()).unwrap().replace(
+        "\"WRONG\" in said",
+        "said.count(\"half\") == 2",
+    ));
+    let recorded = bench.blame_command(
+        &["record", "--run", "r", "--upstream", &upstream.url, "--", "python3", "-B", &script, "5"]);
+    assert_eq!(recorded.code, 1, "{recorded:?}");
+    let blamed = bench.blame_command(&["blame", "r", "--k", "2", "--coalitions", "1", "--orders", "3"]);
+    assert_eq!(blamed.code, 0, "{blamed:?}");
+    let table = String::from_utf8(blamed.stdout).unwrap();
+    assert!(table.contains("@2 and @4: the failure needs both; a fix of either ends it"), "{table}");
+    let rows = bench.rows("r");
+    for step in [2, 4] {
+        let row = row_of(&rows, step);
+        assert_eq!((&row["role"], &row["necessary"], &row["sufficient"]),
+            (&json!("part-of-conjunction"), &json!(true), &json!(false)), "{row}");
+        assert!(row["shapley"]["interval"]["high"].as_f64().unwrap() > 0.0);
+    }
+    assert_eq!(row_of(&rows, 3)["role"], "none");
+}
+
+#[test]
+fn other_perturbations_and_oracles_are_used() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+    assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
+    let good = StepUpstream::with_fault(9);
+    assert_eq!(bench.record_steps(&good, "good", &["3"]).code, 0);
+    let by = |options: &[&str]| {
+        let args = [&["blame", "r", "--k", "2"][..], options].concat();
+        let done = bench.blame_command(&args);
+        assert_eq!(done.code, 0, "{options:?}: {done:?}");
+        let rows = bench.rows("r");
+        assert_eq!((&rows[0]["step"], rows[0]["flips"].as_u64().unwrap() > 0), (&json!(2), true), "{options:?}");
+    };
+    by(&["--with", "run:good", "--oracle", "json:$.status=good"]);
+    by(&["--perturb", "sed s/WRONG/2/", "--oracle", "regex:good"]);
+    by(&["--with", "model:other", "--oracle", "cmd:grep -q good"]);
+    by(&["--oracle", "run:good", "--scratch", "--jobs", "2"]);
+    let dropping = bench.blame_command(&["blame", "r", "--k", "1", "--with", "tool"]);
+    assert_eq!(dropping.code, 0, "{dropping:?}");
+    assert!(String::from_utf8_lossy(&dropping.stdout).contains("not perturbed: its request brings no new tool"));
+}
+
+#[test]
+fn unusable_requests_are_refused_before_anything_runs() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+    assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
+    let good = StepUpstream::with_fault(9);
+    assert_eq!(bench.record_steps(&good, "good", &["3"]).code, 0);
+    bench.write("two.jsonl", crate::LINES);
+    bench.run("import two.jsonl --id {id}").ok();
+    let asked = upstream.asked();
+    let refused = |args: &[&str], words: &str| {
+        let error = bench.blame_command(args).failed(2);
+        assert!(error.contains(words), "{args:?}: {error}");
+    };
+    refused(&["blame", "good"], "the oracle calls run \"good\" passed");
+    refused(&["blame", "r", "--budget", "0"], "a budget of 0 pays for no call");
+    refused(&["blame", "r.tape"], "is a tape");
+    refused(&["blame", "b"], "no program was recorded as run `b`");
+    refused(&["blame", "r", "--oracle", "guess"], "is no oracle");
+    refused(&["blame", "r", "--oracle", "run:nobody"], "there is no run");
+    refused(&["blame", "r", "--with", "magic"], "is no perturbation");
+    refused(&["blame", "r", "--steps", "7..9"], "no step lies in 7..9");
+    refused(&["blame", "r", "--oracle", "cmd:kill -9 $$"], "cannot grade run \"r\" itself: the oracle crashed");
+    refused(&["blame", "r", "--oracle", "cmd:echo what >&2; exit 9"], "the oracle ended with 9: what");
+    bench.blame_command(&["blame", "nobody"]).failed(4);
+    bench.blame_command(&["blame", "r", "--resume"]).failed(4);
+    assert_eq!((upstream.asked(), bench.run("runs --json --blame-forks").json().len()), (asked, 4));
+}
+
+#[test]
+fn one_step_is_blamed_like_many() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(1));
+    assert_eq!(bench.record_steps(&upstream, "r", &["1"]).code, 1);
+    let done = bench.blame_command(&["blame", "r", "--k", "2", "--coalitions", "1", "--orders", "2"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let rows = bench.rows("r");
+    assert_eq!((rows.len(), &rows[0]["flips"], &rows[0]["role"]), (1, &json!(2), &json!("root")), "{rows:?}");
+}
+
+/// A request that differs without any perturbation makes every fork meaningless: the difference is named.
+#[test]
+fn nondeterministic_program_is_refused_with_the_difference() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+    assert_eq!(bench.record_steps(&upstream, "r", &["3", "random-request"]).code, 1);
+    let error = bench.blame_command(&["blame", "r", "--k", "2"]).failed(3);
+    assert!(error.contains("not deterministic before any perturbation"), "{error}");
+    assert!(error.contains("step 1") && error.contains("messages"), "{error}");
+}
+
+/// The program passes when it runs again, whatever the model says: no step is to blame.
+#[test]
+fn failure_that_does_not_repeat_is_not_blamed_on_a_step() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+    assert_eq!(bench.record_steps(&upstream, "r", &["3", "counts-files"]).code, 1);
+    let done = bench.blame_command(&["blame", "r", "--k", "2"]);
+    let error = done.stderr.lines().find(|line| line.starts_with("error")).unwrap();
+    // The re-runs end before their first call: that is named as what it is.
+    assert!(error.contains("never made 3 of the recorded calls"), "{error}");
+    assert_eq!(done.code, 3);
+}
+
+/// Exceptions, time-outs and refused upstreams are no outcomes: never counted as "no flip".
+#[test]
+fn undefined_forks_are_never_counted_as_no_flip() {
+    for (mode, why) in [("raises-if-right", "nobody expected that"), ("sleeps-if-right", "ran longer than 2 s")] {
+        let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+        assert_eq!(bench.record_steps(&upstream, "r", &["3", mode]).code, 1);
+        let options = ["blame", "r", "--k", "2", "--time-limit", "2s"];
+        let done = bench.blame_command(&options);
+        assert_eq!(done.code, 0, "{done:?}");
+        let rows = bench.rows("r");
+        let row = row_of(&rows, 2);
+        assert_eq!((&row["valid"], &row["undefined"], &row["trustworthy"]), (&json!(0), &json!(2), &json!(false)));
+        assert!(row["undefined_reasons"][0][0].as_str().unwrap().contains(why), "{row}");
+        let table = String::from_utf8(done.stdout).unwrap();
+        assert!(table.contains("CANNOT BE TRUSTED: 2 forks undefined"), "{table}");
+    }
+    let upstream = StepUpstream::start(|step, times, _| match (step, times) {
+        (2, 0) => message("WRONG"),
+        (2, _) => json!({ "status": 503, "content": "busy" }),
+        _ => message("fine"),
+    });
+    let bench = CliBench::new();
+    assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
+    assert_eq!(bench.blame_command(&["blame", "r", "--k", "2"]).code, 0);
+    let rows = bench.rows("r");
+    assert_eq!(row_of(&rows, 2)["valid"], 0, "{rows:?}");
+}
+
+/// A program that hangs without any perturbation: its process group is ended at the time limit.
+#[test]
+fn hanging_program_is_ended_with_its_process_group() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+    assert_eq!(bench.record_steps(&upstream, "r", &["3", "hangs"]).code, 1);
+    let mut command = bench.command(["blame", "r", "--time-limit", "1s", "--k", "1"]);
+    command.env("HANG", "1").env("ANNALS_TEST_MARK", bench.path("mark")).stdin(Stdio::null());
+    command.env_remove("OPENAI_API_KEY");
+    let error = ProcessResult::from_output(command.output().unwrap()).failed(2);
+    assert!(error.contains("can be graded: it ran longer than 1 s"), "{error}");
+    let mark = bench.path("mark").to_str().unwrap().to_owned();
+    let left = Command::new("grep").args(["-l", "-s", "-a", &mark]).args(processes()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&left.stdout), "", "a process of the program still runs");
+}
+
+/// The environments of all processes.
+fn processes() -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    ids.map(|id| format!("/proc/{id}/environ")).collect()
+}
+
+#[test]
+fn budget_ends_a_blame_that_resume_finishes() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+    assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
+    // Three steps at 1.5e-6 + 3e-6 dollars each, at the table's prices: enough for a few forks.
+    let done = bench.blame_command(&["blame", "r", "--k", "3", "--budget", "0.00003", "--jobs", "1"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    says(&done, &["the budget ended the blame of `r`", "the budget of $0.00 may end it earlier"]);
+    let forks = bench.run("runs --json --tag annals.blame=r").json().len();
+    assert!((4..12).contains(&forks), "{forks}");
+    let error = bench.blame_command(&["blame", "r"]).failed(1);
+    assert!(error.contains("has an unfinished blame"), "{error}");
+    let done = bench.blame_command(&["blame", "r", "--resume", "--budget", "5"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(bench.run("runs --json --tag annals.blame=r").json().len(), 12);
+    assert_eq!((&bench.rows("r")[0]["step"], &bench.rows("r")[0]["flips"]), (&json!(2), &json!(3)));
+}
+
+/// Killed in the middle: forks that were under way are dropped, the others are kept, and `--resume` goes on.
+#[test]
+fn killed_and_interrupted_blames_are_resumed() {
+    for signal in ["-KILL", "-INT"] {
+        let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+        assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
+        let before = upstream.asked();
+        let mut command = bench.command(["blame", "r", "--k", "8", "--no-early-stop", "--jobs", "1"]);
+        command.env_remove("OPENAI_API_KEY").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        while upstream.asked() < before + 6 {
+            std::thread::yield_now();
+        }
+        let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+        let ended = child.wait_with_output().unwrap();
+        if signal == "-INT" {
+            let said = String::from_utf8(ended.stderr).unwrap();
+            assert_eq!(ended.status.code(), Some(130), "{said}");
+            assert!(said.contains("INTERRUPTED: annals blame r --resume finishes it"), "{said}");
+        }
+        let shown = bench.run("blame r --show");
+        assert_ne!(shown.code, 0, "an unfinished blame says so: {shown:?}");
+        let done = bench.blame_command(&["blame", "r", "--resume"]);
+        assert_eq!(done.code, 0, "{done:?}");
+        let rows = bench.rows("r");
+        assert!(rows.iter().all(|row| row["valid"] == 8), "{rows:?}");
+        assert_eq!((&rows[0]["step"], &rows[0]["flips"]), (&json!(2), &json!(8)));
+        // Three re-runs and eight forks of three steps: none is left over, none is missing.
+        assert_eq!(bench.run("runs --json --tag annals.blame=r").json().len(), 27);
+        bench.blame_command(&["blame", "r", "--resume"]).failed(2);
+    }
+}
+
+#[test]
+fn second_blame_at_the_same_time_is_refused() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+    assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
+    let before = upstream.asked();
+    let mut command = bench.command(["blame", "r", "--k", "12", "--no-early-stop", "--jobs", "1"]);
+    command.env_remove("OPENAI_API_KEY").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    while upstream.asked() < before + 1 {
+        std::thread::yield_now();
+    }
+    let second = bench.blame_command(&["blame", "r", "--wait", "0"]);
+    let error = second.failed(1);
+    assert!(error.contains("is open for writing") || error.contains("holds") || error.contains("writing"), "{error}");
+    assert!(child.wait().unwrap().success());
+    assert_eq!(bench.rows("r")[0]["flips"], 12);
+}
+
+/// The file size limit of the shell is a full disk: the error says so, and what is done is kept.
+#[test]
+fn full_disk_in_the_middle_is_named_and_resumed() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+    assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
+    let annals = env!("CARGO_BIN_EXE_annals");
+    let line = format!("ulimit -f 70; trap '' XFSZ; exec {annals} blame r --k 400 --no-early-stop --jobs 1");
+    let mut command = Command::new("bash");
+    command.args(["-c", &line]).current_dir(bench.path("")).env_remove("ANNALS_STORE");
+    command.env_remove("OPENAI_API_KEY").stdin(Stdio::null());
+    let full = ProcessResult::from_output(command.output().unwrap());
+    assert_eq!(full.code, 1, "{full:?}");
+    assert!(full.stderr.contains("disk is full") || full.stderr.contains("File too large"), "{full:?}");
+    assert_eq!(bench.run("verify --all").code, 0);
+    assert_ne!(bench.run("blame r --show").code, 0);
+}
+
+#[test]
+fn what_if_ends_by_the_oracle_and_prints_its_time() {
+    let upstream = StepUpstream::start(|step, _, request| match step {
+        1 => json!({ "role": "assistant", "content": null, "tool_calls": [{ "id": "call_1", "type": "function",
+            "function": { "name": "search", "arguments": "{}" } }] }),
+        _ if request["messages"].to_string().contains("WRONG") => message("so it is WRONG"),
+        _ => message("so it is Oslo"),
+    });
+    let bench = CliBench::new();
+    assert_eq!(bench.record_steps(&upstream, "r", &["2"]).code, 1);
+    let fixed = bench.blame_command(&["fork", "r@1", "fixed", "--use-tool", "search=other", "--oracle", "exit"]);
+    assert_eq!(fixed.code, 0, "{fixed:?}");
+    says(&fixed, &["no longer fails (", " s)"]);
+    let same = bench.blame_command(&["fork", "r@2", "same", "--oracle", "json:$.status=good"]);
+    assert_eq!(same.code, 3, "{same:?}");
+    says(&same, &["same failure ("]);
+    let error = bench.blame_command(&["fork", "r@2", "x", "--use-tool", "search=other"]).failed(2);
+    assert!(error.contains("calls no tool \"search\""), "{error}");
+    let error = bench.blame_command(&["fork", "fixed@1", "y", "--oracle", "exit"]).failed(2);
+    assert!(error.contains("passed"), "{error}");
+}
+
+#[test]
+fn validate_ranks_planted_faults_first() {
+    let bench = CliBench::new();
+    let done = bench.run("validate --runs 3 --k 1 --json");
+    assert_eq!(done.code, 0, "{done:?}");
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((&report["overall"], report["classes"].as_array().unwrap().len()), (&json!(1.0), 10), "{report}");
+    assert_eq!(report["negative_max"], 0.0);
+    let mut better = report.clone();
+    better["classes"][0]["hits"] = json!(4);
+    bench.write("better.json", better.to_string());
+    bench.write("report.json", report.to_string());
+    let checked = bench.run("validate --runs 1 --k 1 --check report.json").text();
+    assert!(checked.contains("[PASS] corrupted_tool_output top-1: 1.00\n"), "{checked}");
+    assert!(checked.contains("overall top-1 precision: 1.00\n"), "{checked}");
+    assert!(checked.contains("negative control max flip: 0.00 (threshold 0.05)\n"), "{checked}");
+    let worse = bench.run("validate --runs 1 --k 1 --check better.json");
+    assert_eq!(worse.code, 3, "{worse:?}");
+    bench.write("none.json", "{}");
+    bench.run("validate --check none.json").failed(2);
+}
+
+#[test]
+fn competing_causes_are_told_apart() {
+    let bench = CliBench::new();
+    let done = bench.run("validate --competing --seeds 2 --k 1");
+    assert_eq!(done.code, 0, "{done:?}");
+    let text = String::from_utf8(done.stdout).unwrap();
+    for cause in ["delayed root", "downstream echo", "masked cause", "earlier half of a conjunction",
+        "first over-determining cause", "decoy before the root"] {
+        assert!(text.contains(&format!("[PASS] {cause}: 2 of 2")), "{text}");
+    }
+}
