@@ -28,7 +28,12 @@ pub(crate) struct BlameArgs {
     pub(crate) oracle: String,
     /// How a step is perturbed: resample (ask the model again), drop (without the newest message), tool (with
     /// failed results of its tools), model:NAME (ask another model) or run:RUN (the answer of another run)
-    #[arg(long = "with", value_name = "PERTURBATION", default_value = "resample", conflicts_with = "perturb")]
+    #[arg(
+        long = "with",
+        value_name = "PERTURBATION",
+        default_value = "resample",
+        conflicts_with = "perturb"
+    )]
     pub(crate) with: String,
     /// Shell command that reads the recorded answer of a step and writes another
     #[arg(long, value_name = "COMMAND")]

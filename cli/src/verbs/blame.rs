@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use annals::{RunReader, retention::parse_duration_ns};
 use annals_server::blame::{
-    BaseRate, BlameDocument, BlameError, BlameOptions, BlameSettings, BlameState, Blamer,
-    Perturbation, Role, StepRow, base_rate, pairs, rows,
+    BaseRate, BlameDocument, BlameError, BlameOptions, BlameSettings, BlameState, Blamer, Perturbation, Role,
+    StepRow, base_rate, pairs, rows,
 };
 use annals_server::{Origin, RerunnerOptions, StandardInput, UpstreamGuard, when_interrupted};
 use serde_json::{Value, json};
@@ -214,19 +214,30 @@ fn host_of(text: &str) -> String {
 
 /// An amount of US dollars.
 fn dollars_text(dollars: f64) -> String {
-    if dollars >= 0.01 { format!("${dollars:.2}") } else { format!("${dollars:.4}") }
+    match dollars {
+        dollars if dollars >= 0.01 => format!("${dollars:.2}"),
+        dollars if dollars >= 0.0001 => format!("${dollars:.4}"),
+        _ => "under $0.0001".to_owned(),
+    }
 }
 
 fn print_estimate(blamer: &Blamer, args: &BlameArgs) {
     let most = blamer.estimate();
     let money = match (most.unpriced, most.calls) {
+        (0, _) if most.dollars < 0.0001 => dollars_text(most.dollars),
         (0, _) => format!("at most {}", dollars_text(most.dollars)),
         (unpriced, calls) if unpriced == calls => "price unknown".to_owned(),
         (unpriced, _) => {
-            format!("at most {} and {} without a known price", dollars_text(most.dollars), plural(unpriced, "call"))
+            format!(
+                "at most {} and {} without a known price",
+                dollars_text(most.dollars),
+                plural(unpriced, "call")
+            )
         }
     };
-    print_note("tools of the program run for real in each fork; before a fork's step nothing reaches the network");
+    print_note(
+        "tools of the program run for real in each fork; before a fork's step nothing reaches the network",
+    );
     print_note(format_args!(
         "plan: {}, at most {} to models, {money}",
         plural(most.forks, "fork"),
@@ -234,18 +245,14 @@ fn print_estimate(blamer: &Blamer, args: &BlameArgs) {
     ));
     match args.budget {
         Some(budget) if most.dollars > budget => {
-            print_note(format_args!("the budget of ${budget:.2} may end it earlier"));
+            print_note(format_args!("the budget of {} may end it earlier", dollars_text(budget)));
         }
         Some(_) if most.unpriced > 0 => print_note("the budget cannot count calls without a known price"),
         _ => {}
     }
 }
 
-fn run_forks(
-    blamer: &Blamer,
-    resumed: Option<BlameDocument>,
-    args: &BlameArgs,
-) -> CliResult<BlameDocument> {
+fn run_forks(blamer: &Blamer, resumed: Option<BlameDocument>, args: &BlameArgs) -> CliResult<BlameDocument> {
     print_estimate(blamer, args);
     let interrupter = blamer.interrupter();
     when_interrupted(move || interrupter.store(true, Ordering::SeqCst));
@@ -303,7 +310,10 @@ fn print_result(document: &BlameDocument, out: &mut CliOutput) -> CliResult<()> 
         }
         BlameState::Running => {
             return Err(Failure::failed(
-                format!("the blame of `{}` is not finished: it is running, or its process was killed", document.run),
+                format!(
+                    "the blame of `{}` is not finished: it is running, or its process was killed",
+                    document.run
+                ),
                 format!("annals blame {} --resume finishes it", document.run),
             ));
         }
@@ -426,7 +436,8 @@ impl From<BlameError> for Failure {
             BlameError::Unusable { message, hint } => Self::usage(message, hint),
             BlameError::Nondeterministic { message, hint } => Self::new(FailureCode::Damage, message, hint),
             BlameError::Lost(why) => {
-                let message = format!("a fork could not be stored: {}", crate::supervision::store_failure_reason(&why));
+                let message =
+                    format!("a fork could not be stored: {}", crate::supervision::store_failure_reason(&why));
                 Self::failed(message, "what is done is kept: annals blame RUN --resume goes on")
             }
             BlameError::Session(error) => error.into(),

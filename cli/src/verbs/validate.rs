@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use annals_server::blame::validate::{
-    AgentScript, CompetingReport, NEGATIVE_MAX, ValidateOptions, ValidationReport, compare, run_agent, validate,
-    validate_competing,
+    AgentScript, CompetingReport, NEGATIVE_MAX, ValidateOptions, ValidationReport, compare, run_agent,
+    validate, validate_competing,
 };
 
 use crate::args::{ScriptedAgentArgs, ValidateArgs};
@@ -82,7 +82,11 @@ fn print_report(report: &ValidationReport, out: &mut CliOutput) -> CliResult<()>
         "negative control max flip: {:.2} (threshold {NEGATIVE_MAX:.2})",
         report.negative_max
     ))?;
-    out.line(format_args!("{}, {} of a scripted model", plural(report.forks, "fork"), plural(report.calls, "call")))
+    out.line(format_args!(
+        "{}, {} of a scripted model",
+        plural(report.forks, "fork"),
+        plural(report.calls, "call")
+    ))
 }
 
 fn print_competing(report: &CompetingReport, args: &ValidateArgs, out: &mut CliOutput) -> CliResult<()> {
@@ -112,8 +116,9 @@ pub(super) fn agent(args: &ScriptedAgentArgs, out: &mut CliOutput) -> CliResult<
     let script: AgentScript = serde_json::from_str(&args.script)
         .map_err(|error| Failure::usage(format!("this is no script: {error}"), "annals validate"))?;
     let base = std::env::var("OPENAI_BASE_URL").unwrap_or_default();
-    let (text, code) = run_agent(&script, &base)
-        .map_err(|error| Failure::new(FailureCode::Usage, format!("the agent failed: {error}"), "annals validate"))?;
+    let (text, code) = run_agent(&script, &base).map_err(|error| {
+        Failure::new(FailureCode::Usage, format!("the agent failed: {error}"), "annals validate")
+    })?;
     out.bytes(text.as_bytes())?;
     match code {
         0 => Ok(()),

@@ -229,14 +229,9 @@ pub fn drop_blame(space: &Namespace, run: &str) -> annals::Result<u64> {
 }
 
 /// Drops the forks of a run's blame that `which` selects by their names.
-pub(crate) fn drop_forks(
-    space: &Namespace,
-    run: &str,
-    which: &dyn Fn(&str) -> bool,
-) -> annals::Result<u64> {
+pub(crate) fn drop_forks(space: &Namespace, run: &str, which: &dyn Fn(&str) -> bool) -> annals::Result<u64> {
     use annals::runs::{RunFilter, RunOrder};
-    let filter =
-        RunFilter { tags: vec![(BLAME_TAG.to_owned(), run.to_owned())], ..RunFilter::default() };
+    let filter = RunFilter { tags: vec![(BLAME_TAG.to_owned(), run.to_owned())], ..RunFilter::default() };
     let (mut after, mut dropped) = (None, 0);
     loop {
         let page = space.page_runs(&filter, RunOrder::OldestFirst, after, 256)?;

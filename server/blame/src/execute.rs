@@ -117,7 +117,8 @@ impl Blamer {
             let message = format!("run {name:?} has no call of a model, so it has no step to blame");
             return Err(BlameError::unusable(message, format!("`annals show {name}` lists its frames")));
         }
-        let chosen = crate::steps::select(&all, range).map_err(|why| BlameError::unusable(why, "--steps 3..9"))?;
+        let chosen =
+            crate::steps::select(&all, range).map_err(|why| BlameError::unusable(why, "--steps 3..9"))?;
         let parent = RunOutcome::from_reader(reader)?.ok_or_else(|| {
             let message = format!("the program of run {name:?} has not ended, so the run has no outcome");
             BlameError::unusable(message, "record it again to its end")
@@ -126,8 +127,10 @@ impl Blamer {
         match &verdict {
             Verdict::Fail => {}
             Verdict::Pass => {
-                let message = format!("the oracle calls run {name:?} passed, so there is no failure to explain");
-                let hint = "name a failed run, or another --oracle: regex:PATTERN, json:PATH=VALUE, cmd:COMMAND";
+                let message =
+                    format!("the oracle calls run {name:?} passed, so there is no failure to explain");
+                let hint =
+                    "name a failed run, or another --oracle: regex:PATTERN, json:PATH=VALUE, cmd:COMMAND";
                 return Err(BlameError::unusable(message, hint));
             }
             Verdict::Undefined(why) => {
@@ -189,7 +192,11 @@ impl Blamer {
     /// # Errors
     /// `Nondeterministic` if the program does not repeat its run without a perturbation; errors of starting
     /// and storing forks. What is done stays in the store.
-    pub fn run(&self, resumed: Option<BlameDocument>, report: ProgressFn<'_>) -> Result<BlameDocument, BlameError> {
+    pub fn run(
+        &self,
+        resumed: Option<BlameDocument>,
+        report: ProgressFn<'_>,
+    ) -> Result<BlameDocument, BlameError> {
         let name = self.reader.info().name.clone();
         let fresh = resumed.is_none();
         if fresh && load_blame(&self.space, &name)?.is_some() {
@@ -576,7 +583,9 @@ impl Blamer {
         }
         if let Some(refused) = report.traffic.refused().next() {
             let to = refused.destination();
-            return Ok(Some(format!("its connection to {to} was refused before the fork: --allow-host permits it")));
+            return Ok(Some(format!(
+                "its connection to {to} was refused before the fork: --allow-host permits it"
+            )));
         }
         if let [seq] = job.perturbed
             && !report.reached.contains(seq)
@@ -636,8 +645,7 @@ impl Blamer {
     fn check_budget(&self, document: &BlameDocument, job: &ForkJob<'_>) -> Result<(), Halt> {
         let Some(budget) = self.options.settings.budget else { return Ok(()) };
         let Some(from) = job.perturbed.iter().min() else { return Ok(()) };
-        let most: f64 =
-            self.all.iter().filter(|step| step.seq >= *from).map(|step| step.cost.dollars).sum();
+        let most: f64 = self.all.iter().filter(|step| step.seq >= *from).map(|step| step.cost.dollars).sum();
         if document.spent.dollars + most > budget {
             return Err(Halt::State(BlameState::OutOfBudget));
         }
@@ -668,7 +676,8 @@ fn says(reader: &RunReader, seq: u32) -> Option<[u8; 32]> {
     let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).ok()?;
     let host = exchange.http.mount.trim_end_matches(|c: char| c.is_ascii_digit());
     let api = recognise(&exchange.http.method, &exchange.http.path, host);
-    let header = |headers: &annals_policy::exchange::Headers, name: &str| headers.get(name).map(str::to_owned);
+    let header =
+        |headers: &annals_policy::exchange::Headers, name: &str| headers.get(name).map(str::to_owned);
     let content_type = header(&exchange.volatile.response_headers, "content-type");
     let content_encoding = header(&exchange.volatile.response_headers, "content-encoding");
     let request_encoding = header(&exchange.volatile.request_headers, "content-encoding");

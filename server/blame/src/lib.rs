@@ -20,9 +20,9 @@ pub mod oracle;
 pub mod perturb;
 pub mod ranking;
 mod scratch;
-pub mod validate;
 pub mod statistics;
 pub mod steps;
+pub mod validate;
 
 pub use document::{BlameDocument, BlameState, drop_blame, load_blame};
 pub use error::BlameError;

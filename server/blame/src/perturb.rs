@@ -60,10 +60,7 @@ impl Perturbation {
     ///
     /// # Errors
     /// A sentence that says what is wrong.
-    pub fn parse(
-        text: &str,
-        other: impl FnOnce(&str) -> Result<RunReader, String>,
-    ) -> Result<Self, String> {
+    pub fn parse(text: &str, other: impl FnOnce(&str) -> Result<RunReader, String>) -> Result<Self, String> {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         match (kind, rest) {
             ("resample", "") => Ok(Self::Resample),

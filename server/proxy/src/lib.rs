@@ -47,7 +47,8 @@ pub use origin::{Origin, RecordedInput};
 pub use run_usage::{RunUsage, run_usage};
 pub use session::{
     AttachOptions, AttachReport, ForkOptions, ForkReport, OnwardOptions, OnwardReport, RecordOptions,
-    RecordReport, ReplayReport, RerunReport, Rerunner, RerunnerOptions, attach, fork, record, replay, replay_onward,
+    RecordReport, ReplayReport, RerunReport, Rerunner, RerunnerOptions, attach, fork, record, replay,
+    replay_onward,
 };
 pub use upstream::{UpstreamGuard, post_json};
 pub use variables::Variable;

@@ -64,7 +64,12 @@ pub struct Supervision {
 
 impl Default for Supervision {
     fn default() -> Self {
-        Self { stdin: StandardInput::Inherited, linger: Duration::from_secs(30), waiting: |_| (), unattended: None }
+        Self {
+            stdin: StandardInput::Inherited,
+            linger: Duration::from_secs(30),
+            waiting: |_| (),
+            unattended: None,
+        }
     }
 }
 
@@ -173,7 +178,8 @@ impl Program {
         let (over, ended) = tokio::sync::watch::channel(false);
         let pipes = [child.stdout.as_ref().map(inode), child.stderr.as_ref().map(inode)];
         let pipes: Vec<u64> = pipes.into_iter().flatten().flatten().collect();
-        let to = |output: fn() -> Box<dyn Write + Send>| if passes { output() } else { Box::new(std::io::sink()) };
+        let to =
+            |output: fn() -> Box<dyn Write + Send>| if passes { output() } else { Box::new(std::io::sink()) };
         let (out, err) = (to(|| Box::new(std::io::stdout())), to(|| Box::new(std::io::stderr())));
         let stdout = child.stdout.take().map(|from| relay(from, out, ended.clone(), keep.clone()));
         let stderr = child.stderr.take().map(|from| relay(from, err, ended, keep));
@@ -209,7 +215,8 @@ impl Program {
 
 /// Kills a process group.
 fn end_group(leader: Option<u32>) {
-    if let Some(group) = leader.and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw) {
+    if let Some(group) = leader.and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw)
+    {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
 }

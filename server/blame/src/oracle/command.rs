@@ -20,7 +20,9 @@ pub(super) fn grade(command: &str, outcome: &RunOutcome) -> Verdict {
     match run(command, &outcome.output, outcome.code, TIME_MAX) {
         Ok((Some(0), _)) => Verdict::Pass,
         Ok((Some(1), _)) => Verdict::Fail,
-        Ok((Some(code), why)) => Verdict::Undefined(with_reason(&format!("the oracle ended with {code}"), &why)),
+        Ok((Some(code), why)) => {
+            Verdict::Undefined(with_reason(&format!("the oracle ended with {code}"), &why))
+        }
         Ok((None, why)) => Verdict::Undefined(with_reason("the oracle crashed or ran too long", &why)),
         Err(error) => Verdict::Undefined(format!("the oracle cannot be run: {error}")),
     }

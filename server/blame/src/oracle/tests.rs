@@ -11,7 +11,8 @@ fn oracle(text: &str) -> Oracle {
 #[test]
 fn oracles_grade_by_code_output_and_program() {
     use Verdict::{Fail, Pass};
-    let (good, bad) = (outcome(0, "{\"status\":\"done\",\"n\":[7]}"), outcome(1, "log\n{\"status\":\"lost\"}\n"));
+    let (good, bad) =
+        (outcome(0, "{\"status\":\"done\",\"n\":[7]}"), outcome(1, "log\n{\"status\":\"lost\"}\n"));
     for text in ["exit", "regex:done", "json:$.status=done", "json:$.n[0]=7", "cmd:grep -q done"] {
         assert_eq!((oracle(text).grade(&good), text), (Pass, text));
         assert_eq!((oracle(text).grade(&bad), text), (Fail, text));
@@ -28,7 +29,9 @@ fn ungradable_outcomes_are_undefined_with_a_reason() {
         graded => panic!("{graded:?}"),
     };
     assert!(why(&oracle("json:$.a=1"), &outcome(0, "no json")).contains("no JSON"));
-    assert!(why(&oracle("cmd:echo nonsense >&2; exit 7"), &outcome(0, "")).contains("ended with 7: nonsense"));
+    assert!(
+        why(&oracle("cmd:echo nonsense >&2; exit 7"), &outcome(0, "")).contains("ended with 7: nonsense")
+    );
     assert!(why(&oracle("cmd:kill -9 $$"), &outcome(0, "")).contains("crashed"));
     assert!(why(&oracle("exit"), &outcome(2, "")).contains("it ended with 2"));
     let killed = RunOutcome { signal: Some(11), ..outcome(139, "") };

@@ -73,9 +73,8 @@ fn flip_rate_intervals_hold_the_truth_in_95_percent() {
 
 /// The exact coverage of the whole procedure, the early look included, for one rate: all paths are summed.
 fn exact_coverage(schedule: ForkSchedule, rate: f64) -> f64 {
-    let choose = |n: u32, k: u32| {
-        binomial_tail(k, n, rate) - if k == n { 0.0 } else { binomial_tail(k + 1, n, rate) }
-    };
+    let choose =
+        |n: u32, k: u32| binomial_tail(k, n, rate) - if k == n { 0.0 } else { binomial_tail(k + 1, n, rate) };
     let mut covered = 0.0;
     for first in 0..=schedule.look {
         let reached = choose(schedule.look, first);
@@ -143,8 +142,7 @@ fn exact_shapley(players: usize, chance: &dyn Fn(u32) -> f64) -> Vec<f64> {
             let mut value = 0.0;
             for coalition in (0..1_u32 << players).filter(|of| of & (1 << player) == 0) {
                 let size = coalition.count_ones() as usize;
-                let weight =
-                    factorial(size) * factorial(players - size - 1) / factorial(players);
+                let weight = factorial(size) * factorial(players - size - 1) / factorial(players);
                 value += weight * (chance(coalition | 1 << player) - chance(coalition));
             }
             value
@@ -188,7 +186,11 @@ fn shapley_intervals_hold_the_truth_in_95_percent() {
             }
             let coverage = f64::from(held) / f64::from(draws * 5);
             // The score interval is a little conservative where a step contributes nothing.
-            assert!((0.94..=1.0).contains(&coverage), "game {game}, {orders} orders: {coverage} ({})", hint(seed));
+            assert!(
+                (0.94..=1.0).contains(&coverage),
+                "game {game}, {orders} orders: {coverage} ({})",
+                hint(seed)
+            );
         }
     }
 }

@@ -174,7 +174,10 @@ impl ModelClient {
         self.from.get_mut().write_all(request.as_bytes())?;
         let (status, body) = read_message(&mut self.from)?;
         if !status.contains(" 200 ") {
-            return Err(broken(&format!("the model answered {status:?}: {}", String::from_utf8_lossy(&body))));
+            return Err(broken(&format!(
+                "the model answered {status:?}: {}",
+                String::from_utf8_lossy(&body)
+            )));
         }
         let answer: Value = serde_json::from_slice(&body)?;
         Ok(answer["choices"][0]["message"].clone())

@@ -90,7 +90,9 @@ impl CompetingCase {
     /// repeats the root. The agent takes both the root's and the echo's word.
     fn root_and_echo(numbers: &mut SeededNumbers) -> Self {
         let places = Self::places(numbers, 6);
-        let [masked, decoy, root, echo, late, repair] = places[..] else { return Self::root_and_echo(numbers) };
+        let [masked, decoy, root, echo, late, repair] = places[..] else {
+            return Self::root_and_echo(numbers);
+        };
         let echoes = StepAnswer::Echo {
             needle: "limit=bad",
             told: says("NOTE checked=bad"),
@@ -119,8 +121,7 @@ impl CompetingCase {
     fn conjunction(numbers: &mut SeededNumbers) -> Self {
         let places = Self::places(numbers, 3);
         let [first, decoy, second] = places[..] else { return Self::conjunction(numbers) };
-        let planted =
-            vec![(first, fault("brake")), (decoy, StepAnswer::Chatter), (second, fault("alarm"))];
+        let planted = vec![(first, fault("brake")), (decoy, StepAnswer::Chatter), (second, fault("alarm"))];
         let wanted = vec![
             ("earlier half of a conjunction", first, Role::PartOfConjunction),
             ("decoy between the halves", decoy, Role::None),
@@ -135,8 +136,7 @@ impl CompetingCase {
     fn over_determined(numbers: &mut SeededNumbers) -> Self {
         let places = Self::places(numbers, 3);
         let [first, decoy, second] = places[..] else { return Self::over_determined(numbers) };
-        let planted =
-            vec![(first, fault("price")), (decoy, StepAnswer::Chatter), (second, fault("name"))];
+        let planted = vec![(first, fault("price")), (decoy, StepAnswer::Chatter), (second, fault("name"))];
         let wanted = vec![
             ("first over-determining cause", first, Role::OverDetermined),
             ("decoy between the causes", decoy, Role::None),
@@ -154,7 +154,10 @@ impl CompetingReport {
         for (cause, step, wanted) in &case.wanted {
             let found = blamed.rows.iter().find(|row| row.step == *step).and_then(|row| row.role);
             self.note(cause, found == Some(*wanted), || {
-                format!("seed {seed}, {}: {cause} at @{step} is {wanted:?} and was called {found:?}", case.name)
+                format!(
+                    "seed {seed}, {}: {cause} at @{step} is {wanted:?} and was called {found:?}",
+                    case.name
+                )
             });
         }
         if let Some((steps, kind)) = case.pair {
@@ -164,7 +167,9 @@ impl CompetingReport {
                 PairKind::Conjunction => "pair of a conjunction",
                 PairKind::OverDetermined => "pair of over-determining causes",
             };
-            self.note(name, is_right, || format!("seed {seed}, {}: {steps:?} was called {found:?}", case.name));
+            self.note(name, is_right, || {
+                format!("seed {seed}, {}: {steps:?} was called {found:?}", case.name)
+            });
         }
         // No step that was not planted is a cause.
         for row in &blamed.rows {

@@ -76,7 +76,9 @@ impl FaultClass {
                 calls("in order", &[("add", "total", "10"), ("double", "total", "")]),
                 calls("in order", &[("double", "total", ""), ("add", "total", "10")]),
             ),
-            Self::TruncatedContext => (says("SUMMARY price=20; stock=3; limit=9"), says("SUMMARY price=20; sto")),
+            Self::TruncatedContext => {
+                (says("SUMMARY price=20; stock=3; limit=9"), says("SUMMARY price=20; sto"))
+            }
             Self::DuplicatedSideEffect => (
                 calls("pay", &[("add", "paid", "100")]),
                 calls("pay", &[("add", "paid", "100"), ("add", "paid", "100")]),

@@ -67,15 +67,26 @@ pub fn validate(options: &ValidateOptions, each: TrialFn<'_>) -> Result<Validati
         for run in 0..options.runs {
             let at = POSITIONS[usize::try_from(run).unwrap_or(0) % POSITIONS.len()];
             let case = FaultCase::new(class, at, STEPS);
-            let blamed = bench.blame(&format!("{}-{run}", class.name()), case.script(), case.answers(), &[at], 0)?;
+            let blamed =
+                bench.blame(&format!("{}-{run}", class.name()), case.script(), case.answers(), &[at], 0)?;
             forks += blamed.document.spent.forks;
             calls += blamed.document.spent.calls;
             let top = blamed.rows.first().filter(|row| row.flips > 0).map(|row| row.step);
-            if top == Some(at) { hits += 1 } else { missed.push((at, top)) }
+            if top == Some(at) {
+                hits += 1
+            } else {
+                missed.push((at, top))
+            }
             each(class.name());
         }
         let interval = wilson(hits, options.runs, Z_95);
-        classes.push(ClassResult { class: class.name().to_owned(), hits, runs: options.runs, interval, missed });
+        classes.push(ClassResult {
+            class: class.name().to_owned(),
+            hits,
+            runs: options.runs,
+            interval,
+            missed,
+        });
     }
     let mut negative_max = 0.0_f64;
     for run in 0..options.runs.max(1) {

@@ -122,8 +122,8 @@ impl TrialBench {
         let upstream = [(None, self.model.url().to_owned())];
         let variables: Vec<Variable> =
             Variable::known().into_iter().filter(|of| of.name == "OPENAI_BASE_URL").collect();
-        let mounts = Mounts::new(&variables, &upstream, |_| None)
-            .map_err(|error| failed(&error.to_string()))?;
+        let mounts =
+            Mounts::new(&variables, &upstream, |_| None).map_err(|error| failed(&error.to_string()))?;
         let recording = RecordOptions {
             program: Program { argv, directory: None, environment: Vec::new() },
             supervision: Supervision {
@@ -149,7 +149,10 @@ impl TrialBench {
             return Err(BlameError::Lost(why));
         }
         if recorded.code != 1 {
-            return Err(failed(&format!("the planted fault of {name} did not fail the agent: it ended with {}", recorded.code)));
+            return Err(failed(&format!(
+                "the planted fault of {name} did not fail the agent: it ended with {}",
+                recorded.code
+            )));
         }
         Ok(())
     }

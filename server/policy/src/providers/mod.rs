@@ -40,6 +40,7 @@ pub use exchange_reader::{WireExchange, summary};
 pub use meaning::{Meaning, MeaningDetail, MeaningDifference, ValueChange};
 pub use messages::{MessageView, PARTS_MAX, PREVIEW_CHARS, PartKind};
 pub use prices::{Cost, Price, Prices, PricesError};
+pub use rename_tool::rename_tool_calls;
 pub use severity::{EncodedBody, Evidence, SeverityRules, SeverityVerdict};
 pub(crate) use severity::{ExpectedScalar, NamePattern, SeverityRule, StatusRange};
 pub use spoken_texts::{SpokenPart, spoken_message, spoken_parts, tool_results};
@@ -48,5 +49,4 @@ pub use summary::{
     ExchangeSummary, ModelToolCall, NAME_BYTES_MAX, ProviderError, TOOL_CALLS_MAX, TokenUsage,
 };
 pub use text::{BoundedText, TEXT_BYTES_MAX};
-pub use rename_tool::rename_tool_calls;
 pub use tool_results::{set_tool_result, tool_result_ids};

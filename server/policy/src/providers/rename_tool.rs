@@ -17,7 +17,8 @@ pub fn rename_tool_calls(body: &[u8], from: &str, to: &str) -> Option<Vec<u8>> {
     let mut renamed = false;
     let mut lines = Vec::new();
     for line in text.split('\n') {
-        let event = line.strip_prefix("data:").and_then(|data| serde_json::from_str::<Value>(data.trim()).ok());
+        let event =
+            line.strip_prefix("data:").and_then(|data| serde_json::from_str::<Value>(data.trim()).ok());
         match event {
             Some(mut event) if rename(&mut event, 0, from, to) => {
                 renamed = true;
@@ -35,7 +36,9 @@ fn rename(value: &mut Value, depth: usize, from: &str, to: &str) -> bool {
         return false;
     }
     match value {
-        Value::Array(items) => items.iter_mut().fold(false, |any, item| rename(item, depth + 1, from, to) | any),
+        Value::Array(items) => {
+            items.iter_mut().fold(false, |any, item| rename(item, depth + 1, from, to) | any)
+        }
         Value::Object(object) => {
             let kind = object.get("type").and_then(Value::as_str).unwrap_or_default();
             // A call by its own type, or the member that holds one.

@@ -46,6 +46,6 @@ pub use multi_run::{RequestRefusal, RunAccess, RunEndError, RunProxyState, Writa
 pub(crate) use onward::{OnwardProxy, ServedCalls};
 pub use record::RecordingSummary;
 pub(crate) use record::{ProxyRecorder, RecorderPool, http_exchange};
+pub use replay::{ProxyReplayer, ReplayOptions, ReplaySummary, Timing};
 pub(crate) use steered::SteeredProxy;
 pub use steered::{BodyEdit, CallAction, GivenAnswer, OtherCalls, RerunPlan};
-pub use replay::{ProxyReplayer, ReplayOptions, ReplaySummary, Timing};

@@ -113,8 +113,7 @@ impl Rerunner {
         }
         let secrets = secrets::named_secrets(&origin.secrets)?;
         let key = origin.key_bytes()?;
-        let origin =
-            origin.with_rules(&options.rules, &secrets)?.with_program(&options.program, &secrets)?;
+        let origin = origin.with_rules(&options.rules, &secrets)?.with_program(&options.program, &secrets)?;
         let origin = origin.with_input(&options.stdin);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.map_err(|e| ProxyError(format!("no threads can be started: {e}")))?;
