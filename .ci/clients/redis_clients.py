@@ -38,7 +38,7 @@ class Daemon:
         self.start()
 
     def start(self):
-        command = [BINARY, "--store", self.store, "serve", "--tcp", f"127.0.0.1:{self.port}", "--no-auth"]
+        command = [BINARY, "--store", self.store, "serve", "--tcp", f"127.0.0.1:{self.port}", *self.options()]
         self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         said = ""
         while "annals: ready" not in said:
@@ -46,8 +46,13 @@ class Daemon:
             if not line:
                 sys.exit(f"the daemon does not start: {said}")
             said += line
-        self.port = int(re.search(r"127\.0\.0\.1:(\d+)", said)[1])
+        self.port = int(re.search(r"at 127\.0\.0\.1:(\d+)", said)[1])
+        http = re.search(r"https?://127\.0\.0\.1:(\d+)", said)
+        self.http = int(http[1]) if http else None
         self.socket = re.search(r"listening at (/.*)", said)[1]
+
+    def options(self):
+        return ["--no-auth"]
 
     def stop(self):
         self.child.terminate()

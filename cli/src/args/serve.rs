@@ -10,18 +10,31 @@ use super::shared::ProfileArgs;
 #[command(
     after_help = "The daemon always listens at SOCKET in the store's directory, for its user only. Over TCP and HTTP a client needs a token. `annals token add` makes
 one. If there is none, the daemon makes one and shows it at the start. Each option can also be set in the environment and, except --config, in the file:
-socket, tcp, http, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, namespace_idle_seconds, retain, sweep_every, witness, witness_every, log, and [[tokens]] with name, namespace, rights, profile, blake3. An option wins over the environment, and the environment wins over the file."
+socket, tcp, http, tls_cert, tls_key, http_host, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, namespace_idle_seconds, retain, sweep_every, witness, witness_every, backup_to, backup_every, backup_keep, log, and [[tokens]] with name, namespace, rights, profile, blake3, expires. An option wins over the environment, and the environment wins over the file.
+On SIGHUP the daemon reads the tokens of --config and the files of --tls-cert and --tls-key again. If they are invalid, it keeps the old ones and logs why."
 )]
 pub(crate) struct ServeArgs {
     /// Also listen at this Unix socket
     #[arg(long, value_name = "PATH", env = "ANNALS_SOCKET")]
     pub(crate) socket: Option<PathBuf>,
-    /// Also listen for Redis clients at this loopback address, for example 127.0.0.1:7420
+    /// Also listen for Redis clients at this address, for example 127.0.0.1:7420; outside of the loopback it
+    /// needs --tls-cert
     #[arg(long, value_name = "ADDRESS:PORT", env = "ANNALS_TCP")]
     pub(crate) tcp: Option<String>,
-    /// Also listen for HTTP at this loopback address, for example 127.0.0.1:7421
+    /// Also listen for HTTP at this address, for example 127.0.0.1:7421; outside of the loopback it needs
+    /// --tls-cert
     #[arg(long, value_name = "ADDRESS:PORT", env = "ANNALS_HTTP")]
     pub(crate) http: Option<String>,
+    /// Require TLS over TCP and HTTP, with this certificate chain: a PEM file [default: no TLS]
+    #[arg(long, value_name = "FILE", env = "ANNALS_TLS_CERT")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Private key of --tls-cert: a PEM file
+    #[arg(long, value_name = "FILE", env = "ANNALS_TLS_KEY")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Host name, with or without port, that HTTP requests may name besides this machine's; repeatable
+    /// [default: none]
+    #[arg(long, value_name = "HOST", env = "ANNALS_HTTP_HOST", value_delimiter = ',')]
+    pub(crate) http_host: Vec<String>,
     /// Require no token over TCP and HTTP: every user and program of this machine can read and write
     #[arg(long, env = "ANNALS_NO_AUTH", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) no_auth: bool,
@@ -56,6 +69,15 @@ pub(crate) struct ServeArgs {
     /// Time between two checkpoints of --witness, for example 10min [default: 1h]
     #[arg(long, value_name = "TIME", env = "ANNALS_WITNESS_EVERY")]
     pub(crate) witness_every: Option<String>,
+    /// Make a backup of the store in this folder, regularly, and remove the oldest ones
+    #[arg(long, value_name = "DIR", env = "ANNALS_BACKUP_TO")]
+    pub(crate) backup_to: Option<PathBuf>,
+    /// Time between two backups of --backup-to, for example 6h [default: 24h]
+    #[arg(long, value_name = "TIME", env = "ANNALS_BACKUP_EVERY")]
+    pub(crate) backup_every: Option<String>,
+    /// Number of backups of --backup-to that are kept [default: 14]
+    #[arg(long, value_name = "N", env = "ANNALS_BACKUP_KEEP")]
+    pub(crate) backup_keep: Option<usize>,
     /// Format of the log on standard error [default: human]
     #[arg(long, value_name = "FORM", env = "ANNALS_LOG")]
     pub(crate) log: Option<LogFormatArg>,
@@ -80,6 +102,9 @@ pub(crate) enum TokenVerb {
     Add(TokenAddArgs),
     /// List tokens without their secret text
     List,
+    /// Make a new token in place of a stored one, with the same rights, and print it. The old one stays valid
+    /// for a while
+    Rotate(TokenRotateArgs),
     /// Revoke a token and close the connections that use it
     Revoke(TokenRevokeArgs),
 }
@@ -96,6 +121,21 @@ pub(crate) struct TokenAddArgs {
     /// --rights redacted
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
+    /// When the token expires: a time (RFC 3339) or a duration, for example 90d [default: never]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) expires: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenRotateArgs {
+    /// Name of the token
+    pub(crate) name: String,
+    /// How long the old token stays valid; 0s revokes it now
+    #[arg(long, value_name = "TIME", default_value = "24h")]
+    pub(crate) overlap: String,
+    /// When the new token expires: a time (RFC 3339) or a duration, for example 90d [default: never]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) expires: Option<String>,
 }
 
 #[derive(Debug, Args)]

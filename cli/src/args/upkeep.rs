@@ -28,9 +28,24 @@ pub(crate) struct RepairArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "With --to, each backup is a directory `backup-STORE-TIME` in the folder. It gets this name once it is whole; older backups are removed only after that. \
+With --every, the command runs until Ctrl-C; a backup that fails is reported, and the next one is tried at its time. A daemon does the same by itself: \
+`annals serve --backup-to DIR`."
+)]
 pub(crate) struct BackupArgs {
     /// Directory of the copy: empty, or not yet existing
-    pub(crate) dest: PathBuf,
+    #[arg(required_unless_present = "to", conflicts_with = "to")]
+    pub(crate) dest: Option<PathBuf>,
+    /// Make the backup in this existing folder, under a name with the time, and keep the newest ones
+    #[arg(long, value_name = "DIR")]
+    pub(crate) to: Option<PathBuf>,
+    /// With --to: number of this store's backups that are kept in the folder [default: 14]
+    #[arg(long, value_name = "N", requires = "to", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) keep: Option<u64>,
+    /// With --to: make a backup now and then each time this passed, for example 6h [default: once]
+    #[arg(long, value_name = "TIME", requires = "to")]
+    pub(crate) every: Option<String>,
     /// Copy every file, instead of sharing unchanging files with the store by hard link or reflink
     #[arg(long)]
     pub(crate) copy: bool,

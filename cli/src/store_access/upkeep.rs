@@ -7,11 +7,12 @@ use annals::{
     upkeep::{BackupReport, CompactOptions, CompactReport, Diagnosis, RepairReport, Sharing},
 };
 use annals_server::profiles::{make_placeholder_key, placeholder_key, temporary_key};
+use annals_server::{KeptBackup, ServeError};
 
 use super::StoreAccess;
 use super::failures::{engine_failure, open_failure};
 use super::opening::{open_for_writing, write_options};
-use crate::failure::CliResult;
+use crate::failure::{CliResult, Failure};
 
 impl StoreAccess {
     pub(crate) fn stats(&self) -> CliResult<Stats> {
@@ -26,6 +27,15 @@ impl StoreAccess {
     /// Copies the store in its present state.
     pub(crate) fn backup(&self, dest: &Path, sharing: Sharing) -> CliResult<BackupReport> {
         self.store.backup(dest, sharing).map_err(engine_failure)
+    }
+
+    /// Makes a backup in a folder, and removes the oldest ones.
+    pub(crate) fn keep_backup(&self, folder: &Path, keep: usize, sharing: Sharing) -> CliResult<KeptBackup> {
+        let now_ns = Options::default().io.now_ns();
+        annals_server::keep_backup(&self.store, folder, keep, sharing, now_ns).map_err(|error| match error {
+            ServeError::Store(error) => engine_failure(error),
+            other => Failure::failed(other, "name an existing folder outside of the store"),
+        })
     }
 
     /// Notes in the store that a backup was made, if no process writes to the store and no recovery is

@@ -1,5 +1,7 @@
 //! `annals serve`: serves a store to Redis clients and recorders until a signal ends it.
 
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
 use annals_server::{LogFormat, ServeConfig, ServeError, StartedDaemon, UpstreamOptions};
 
 use crate::args::{GlobalArgs, LogFormatArg, ServeArgs};
@@ -15,6 +17,9 @@ pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
         tcp: args.tcp.clone(),
         http: args.http.clone(),
         no_auth: args.no_auth,
+        tls_cert: args.tls_cert.clone(),
+        tls_key: args.tls_key.clone(),
+        http_host: args.http_host.clone(),
         profiles: args.profiles.clone(),
         slow_ms: args.slow_ms,
         idle_seconds: args.idle_seconds,
@@ -23,6 +28,9 @@ pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
         sweep_every: args.sweep_every.clone(),
         witness: args.witness.clone(),
         witness_every: args.witness_every.clone(),
+        backup_to: args.backup_to.clone(),
+        backup_every: args.backup_every.clone(),
+        backup_keep: args.backup_keep,
         log: args.log.map(|form| match form {
             LogFormatArg::Human => LogFormat::Human,
             LogFormatArg::Json => LogFormat::Json,
@@ -30,18 +38,15 @@ pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
         upstreams: UpstreamOptions { upstream: args.upstream.clone(), allow_host: args.allow_host.clone() },
         tokens: Vec::new(),
         no_upgrade: global.no_upgrade,
+        file: args.config.clone(),
     };
     let serving = match &args.config {
         Some(path) => {
-            #[expect(clippy::disallowed_methods, reason = "a file of the user's, not of a store")]
-            let text = std::fs::read(path).map_err(|error| {
-                let message = format!("cannot read {}: {error}", path.display());
-                Failure::failed(message, "name a file that can be read")
+            let read = ServeConfig::read(path).map_err(|error| match error {
+                ServeError::System { .. } => Failure::failed(error, "name a file that can be read"),
+                other => serve_failure(other),
             })?;
-            options.with_defaults_from(
-                ServeConfig::parse(&String::from_utf8_lossy(&text), &path.display().to_string())
-                    .map_err(serve_failure)?,
-            )
+            options.with_defaults_from(read)
         }
         None => options,
     };
@@ -55,7 +60,9 @@ pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
             annals_server::serve(&root, &global.namespace, &serving, print_addresses, print_waiting)
         }
         // A program that reads the JSON log cannot parse lines of text.
-        LogFormat::Json => annals_server::serve(&root, &global.namespace, &serving, |_| {}, |_| {}),
+        LogFormat::Json => {
+            annals_server::serve(&root, &global.namespace, &serving, |_| notify_ready(), |_| {})
+        }
     };
     served.map_err(serve_failure)
 }
@@ -82,7 +89,7 @@ fn serve_failure(error: ServeError) -> Failure {
         ServeError::Store(error) => engine_failure(error),
         ServeError::Refused(_) => Failure::usage(error, "`annals serve --help` lists the valid options"),
         ServeError::System { .. } => {
-            Failure::failed(error, "name another place with --socket, --tcp or --http")
+            Failure::failed(error, "check the files and addresses that the options name")
         }
     }
 }
@@ -92,18 +99,39 @@ fn print_addresses(began: &StartedDaemon) {
     for socket in &began.sockets {
         print_note(format_args!("listening at {}", socket.display()));
     }
+    let login = if began.is_open { "without a token" } else { "with a token" };
     if let Some(address) = began.tcp {
-        let login = if began.is_open { "without a token" } else { "with a token" };
-        print_note(format_args!("listening at {address}, {login}"));
+        let tls = if began.has_tls { "with TLS, " } else { "" };
+        print_note(format_args!("listening at {address}, {tls}{login}"));
     }
     if let Some(address) = began.http {
-        let login = if began.is_open { "without a token" } else { "with a token" };
-        print_note(format_args!("listening at http://{address}, {login}"));
+        let scheme = if began.has_tls { "https" } else { "http" };
+        print_note(format_args!("listening at {scheme}://{address}, {login}"));
     }
     if let Some(token) = &began.token {
         print_note(format_args!("the token, which is shown only once: {token}"));
     }
     print_note("ready");
+    notify_ready();
+}
+
+/// Tells systemd that the daemon listens, if it asks for this (`Type=notify`).
+fn notify_ready() {
+    let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    // A service manager that does not listen ends the daemon by itself after its time limit.
+    if let Err(error) = send_ready(&place) {
+        tracing::warn!(%error, "the service manager could not be told that the daemon is ready");
+    }
+}
+
+fn send_ready(place: &std::ffi::OsStr) -> std::io::Result<()> {
+    let bytes = std::os::unix::ffi::OsStrExt::as_bytes(place);
+    let address = match bytes.strip_prefix(b"@") {
+        #[cfg(target_os = "linux")]
+        Some(name) => <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(place)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address).map(drop)
 }
 
 fn print_waiting(count: usize) {

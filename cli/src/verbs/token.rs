@@ -2,10 +2,13 @@
 //! the work; else this process does.
 
 use annals::{ErrorKind, Store};
-use annals_server::{AccessToken, Rights, ServeError, ask_daemon, list_tokens, make_token, revoke_token};
+use annals_server::{
+    AccessToken, Rights, ServeError, ask_daemon, list_tokens, make_token, parse_expiry_ns, revoke_token,
+    rotate_token, time_text,
+};
 use serde_json::json;
 
-use crate::args::{GlobalArgs, TokenAddArgs, TokenVerb};
+use crate::args::{GlobalArgs, TokenAddArgs, TokenRotateArgs, TokenVerb};
 use crate::failure::{CliResult, Failure};
 use crate::locate;
 use crate::output::CliOutput;
@@ -15,6 +18,7 @@ pub(super) fn run(global: &GlobalArgs, verb: &TokenVerb, out: &mut CliOutput) ->
     match verb {
         TokenVerb::Add(args) => add(global, args, out),
         TokenVerb::List => list(global, out),
+        TokenVerb::Rotate(args) => rotate(global, args, out),
         TokenVerb::Revoke(args) => revoke(global, &args.name, out),
     }
 }
@@ -36,13 +40,17 @@ fn add(global: &GlobalArgs, args: &TokenAddArgs, out: &mut CliOutput) -> CliResu
     if let Some(profile) = &args.profile {
         words.extend([b"PROFILE".as_slice(), profile.as_bytes()]);
     }
+    if let Some(expires) = &args.expires {
+        words.extend([b"EXPIRES".as_slice(), expires.as_bytes()]);
+    }
     let text = match ask_daemon(&root, &words).map_err(daemon_failure)? {
         Some(text) => text,
         None => {
             let (store, now_ns) = open_store(global)?;
-            let profile = args.profile.as_deref();
-            let (_, text) = make_token(&store, &args.name, &global.namespace, rights, profile, now_ns)
-                .map_err(token_failure)?;
+            let (profile, expires_ns) = (args.profile.as_deref(), expiry(args.expires.as_deref(), now_ns)?);
+            let (_, text) =
+                make_token(&store, &args.name, &global.namespace, rights, profile, expires_ns, now_ns)
+                    .map_err(token_failure)?;
             store.close().map_err(engine_failure)?;
             text
         }
@@ -58,10 +66,44 @@ fn add(global: &GlobalArgs, args: &TokenAddArgs, out: &mut CliOutput) -> CliResu
     out.line(text)
 }
 
+fn rotate(global: &GlobalArgs, args: &TokenRotateArgs, out: &mut CliOutput) -> CliResult<()> {
+    let overlap_ns = annals::retention::parse_duration_ns(&args.overlap).ok_or_else(|| {
+        Failure::usage(format!("--overlap {:?} is not a duration", args.overlap), "as in --overlap 24h")
+    })?;
+    let root = locate::store(global.store.as_deref());
+    let mut words: Vec<&[u8]> =
+        vec![b"TOKEN.ROTATE", args.name.as_bytes(), b"OVERLAP", args.overlap.as_bytes()];
+    if let Some(expires) = &args.expires {
+        words.extend([b"EXPIRES".as_slice(), expires.as_bytes()]);
+    }
+    let text = match ask_daemon(&root, &words).map_err(daemon_failure)? {
+        Some(text) => text,
+        None => {
+            let (store, now_ns) = open_store(global)?;
+            let expires_ns = expiry(args.expires.as_deref(), now_ns)?;
+            let (_, text) = rotate_token(&store, &args.name, overlap_ns, expires_ns, now_ns).map_err(
+                |error| match error {
+                    ServeError::Store(error) => daemon_failure(error),
+                    other => token_failure(other),
+                },
+            )?;
+            store.close().map_err(engine_failure)?;
+            text
+        }
+    };
+    if out.json { out.object(&json!({ "name": args.name, "token": text })) } else { out.line(text) }
+}
+
+/// The time of an expiry that an option names.
+fn expiry(text: Option<&str>, now_ns: u64) -> CliResult<Option<u64>> {
+    let parsed = text.map(|text| parse_expiry_ns(text, now_ns)).transpose();
+    parsed.map_err(|why| Failure::usage(why, "as in --expires 90d or --expires 2026-12-31T00:00:00Z"))
+}
+
 fn list(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
     let store = Store::open_read_only(&root).map_err(engine_failure)?;
-    for AccessToken { name, namespace, rights, profile, made_ns, .. } in
+    for AccessToken { name, namespace, rights, profile, made_ns, expires_ns, .. } in
         list_tokens(&store).map_err(token_failure)?
     {
         if out.json {
@@ -71,10 +113,14 @@ fn list(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
             if let Some(profile) = profile {
                 object["profile"] = json!(profile);
             }
+            if let Some(expires_ns) = expires_ns {
+                object["expires_ns"] = json!(expires_ns);
+            }
             out.object(&object)?;
         } else {
             let profile = profile.map_or(String::new(), |profile| format!("  {profile}"));
-            out.line(format_args!("{name}  {namespace}  {rights}{profile}"))?;
+            let expires = expires_ns.map_or(String::new(), |ns| format!("  expires {}", time_text(ns)));
+            out.line(format_args!("{name}  {namespace}  {rights}{profile}{expires}"))?;
         }
     }
     Ok(())

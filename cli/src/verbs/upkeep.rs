@@ -1,15 +1,20 @@
 //! `annals doctor`, `repair`, `backup` and `restore`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use annals::replay::TailReport;
 use annals::upkeep::{BackupReport, Diagnosis, LogCut, LostItem, Sharing};
+use annals_server::BACKUPS_KEPT;
 use serde_json::{Value, json};
 
 use crate::args::{BackupArgs, GlobalArgs, RepairArgs, RestoreArgs};
 use crate::failure::{CliResult, Failure, FailureCode};
 use crate::output::{CliOutput, bytes, count, printable};
 use crate::{locate, store_access};
+
+/// Minimum interval between two backups, in nanoseconds.
+const EVERY_MIN_NS: u64 = 1_000_000_000;
 
 pub(super) fn doctor(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
@@ -228,10 +233,58 @@ fn lost_json(lost: &LostItem) -> Value {
 
 pub(super) fn backup(global: &GlobalArgs, args: &BackupArgs, out: &mut CliOutput) -> CliResult<()> {
     let sharing = if args.copy { Sharing::Copied } else { Sharing::Shared };
+    let (dest, folder) = match (&args.dest, &args.to) {
+        (_, Some(folder)) => (None, folder),
+        (Some(dest), None) => (Some(dest), dest),
+        (None, None) => return Err(Failure::usage("no directory for the backup", "name one, or use --to")),
+    };
+    if let Some(dest) = dest {
+        let door = super::open_to_read(global)?;
+        let report = door.backup(dest, sharing)?;
+        door.note_backup(&locate::store(global.store.as_deref()), dest);
+        return print_backup("backed up", dest, &report, out);
+    }
+    let keep = args.keep.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(BACKUPS_KEPT);
+    let Some(every) = &args.every else { return keep_one(global, folder, keep, sharing, out) };
+    let every_ns = annals::retention::parse_duration_ns(every).filter(|ns| *ns >= EVERY_MIN_NS);
+    let every = every_ns.map(Duration::from_nanos).ok_or_else(|| {
+        Failure::usage(format!("--every {every:?} is not a duration of a second or more"), "as in --every 6h")
+    })?;
+    // The first one shows whether the store and the folder can be used at all.
+    keep_one(global, folder, keep, sharing, out)?;
+    loop {
+        std::thread::sleep(every);
+        if let Err(failure) = keep_one(global, folder, keep, sharing, out) {
+            // The next one may succeed: a full disk, or another process in the folder.
+            let _ = failure.print();
+        }
+    }
+}
+
+/// Makes a backup in a folder, and removes the oldest ones.
+fn keep_one(
+    global: &GlobalArgs,
+    folder: &Path,
+    keep: usize,
+    sharing: Sharing,
+    out: &mut CliOutput,
+) -> CliResult<()> {
     let door = super::open_to_read(global)?;
-    let report = door.backup(&args.dest, sharing)?;
-    door.note_backup(&locate::store(global.store.as_deref()), &args.dest);
-    print_backup("backed up", &args.dest, &report, out)
+    let kept = door.keep_backup(folder, keep, sharing)?;
+    door.note_backup(&locate::store(global.store.as_deref()), &kept.path);
+    print_backup("backed up", &kept.path, &kept.report, out)?;
+    if !out.json {
+        for old in &kept.removed {
+            out.line(format_args!("removed {}", printable(&old.display().to_string())))?;
+        }
+    }
+    match kept.left.first() {
+        None => Ok(()),
+        Some((old, error)) => Err(Failure::failed(
+            format_args!("the old backup {} could not be removed: {error}", old.display()),
+            "remove it by hand",
+        )),
+    }
 }
 
 pub(super) fn restore(args: &RestoreArgs, out: &mut CliOutput) -> CliResult<()> {

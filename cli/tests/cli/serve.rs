@@ -499,3 +499,141 @@ fn environment_sets_options_and_json_log_is_pure() {
     assert!(all.contains("\"command\":\"SET\"") && !all.contains("secret-word"), "{all}");
     assert!(all.contains("\"protocol\":\"resp\"") && all.contains("the daemon ends"), "{all}");
 }
+
+/// The text of a TLS file for tests, written where the test's daemon reads it.
+#[expect(clippy::disallowed_methods, reason = "files that a user would have")]
+fn write_tls_files(bench: &CliBench) {
+    let (cert, key) = (
+        include_str!("../../../server/daemon/src/tls/test-cert.pem"),
+        include_str!("../../../server/daemon/src/tls/test-key.pem"),
+    );
+    std::fs::write(bench.path("cert.pem"), cert).unwrap();
+    std::fs::write(bench.path("key.pem"), key).unwrap();
+}
+
+#[test]
+fn daemon_with_tls_tells_plain_clients_and_logs_them() {
+    let bench = CliBench::new();
+    write_tls_files(&bench);
+    assert!(bench.run("serve --tcp 0.0.0.0:0").failed(2).contains("tls_cert"));
+    assert!(bench.run("serve --tls-cert cert.pem").failed(2).contains("tls_key"));
+    let daemon =
+        bench.serve(&["--tcp", "127.0.0.1:0", "--tls-cert", "cert.pem", "--tls-key", "key.pem", "--no-auth"]);
+    assert!(daemon.start_lines.iter().any(|line| line.contains("with TLS")), "{:?}", daemon.start_lines);
+    assert!(ask(&mut daemon.tcp(), "ping").starts_with("-ERR this port requires TLS"));
+    assert_eq!(ask(&mut bench.connect(), "ping"), "+PONG", "the Unix socket needs none");
+    daemon.signal("-TERM");
+    let (code, said) = daemon.wait_for_exit();
+    assert!(code == Some(0) && said.contains("a client without TLS was refused"), "{said}");
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a file that a user would have")]
+fn hangup_reads_tokens_again_and_keeps_them_if_invalid() {
+    let bench = CliBench::new();
+    bench.run("init").ok();
+    let config = |names: &[&str]| {
+        let one = |name: &&str| {
+            format!(
+                "[[tokens]]\nname = \"{name}\"\nblake3 = \"{}\"\n",
+                blake3::hash(name.as_bytes()).to_hex()
+            )
+        };
+        std::fs::write(bench.path("a.toml"), names.iter().map(one).collect::<String>()).unwrap();
+    };
+    config(&["old"]);
+    let mut daemon = bench.serve(&["--tcp", "127.0.0.1:0", "--config", "a.toml"]);
+    let mut client = daemon.tcp();
+    assert_eq!(ask(&mut client, "auth old"), "+OK");
+    let hang_up = |daemon: &mut ServeProcess| {
+        daemon.signal("-HUP");
+        let mut told = String::new();
+        while !told.contains("SIGHUP") {
+            told.clear();
+            assert!(daemon.stderr.read_line(&mut told).unwrap() > 0);
+        }
+        told
+    };
+    std::fs::write(bench.path("a.toml"), "[[tokens]]\nnam = 1\n").unwrap();
+    let told = hang_up(&mut daemon);
+    assert!(told.contains("a.toml:2:1") && told.contains("the old one stays"), "{told}");
+    assert_eq!(ask(&mut client, "ping"), "+PONG");
+    config(&["new"]);
+    let told = hang_up(&mut daemon);
+    assert!(told.contains("read again"), "{told}");
+    assert_eq!(ask(&mut client, "ping"), "", "its token is gone");
+    assert!(ask(&mut daemon.tcp(), "auth old").starts_with("-WRONGPASS"));
+    assert_eq!(ask(&mut daemon.tcp(), "auth new"), "+OK");
+}
+
+#[test]
+fn rotated_token_and_its_successor_overlap() {
+    let bench = CliBench::new();
+    bench.run("init").ok();
+    let text = |line: &str| bench.run(line).text().trim().to_owned();
+    let old = text("token add ci --expires 90d");
+    let daemon = bench.serve(&["--tcp", "127.0.0.1:0"]);
+    assert!(bench.run("token add x --expires yesterday").failed(1).contains("expiry"));
+    let new = text("token rotate ci --overlap 1h");
+    let mut client = daemon.tcp();
+    for token in [&old, &new] {
+        assert_eq!(ask(&mut client, &format!("auth ci {token}")), "+OK");
+    }
+    let listed = text("token list");
+    assert_eq!(listed.lines().filter(|line| line.starts_with("ci ")).count(), 2, "{listed}");
+    assert_eq!(listed.matches("expires 20").count(), 1, "{listed}");
+    text("token rotate ci --overlap 0s");
+    assert_eq!(ask(&mut client, "ping"), "", "the token of this connection is gone");
+    assert!(ask(&mut daemon.tcp(), &format!("auth ci {old}")).starts_with("-WRONGPASS"));
+    assert!(bench.run("token rotate nobody").failed(4).contains("no token nobody"));
+    drop(daemon);
+    assert!(bench.run("token rotate nobody").failed(4).contains("no token nobody"));
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "looks at files as a user would")]
+fn backups_of_a_folder_are_made_and_pruned() {
+    let bench = CliBench::new();
+    bench.run("put colour blue").ok();
+    assert!(bench.run("backup").failed(2).contains("--to"));
+    assert!(bench.run("backup --to kept").failed(1).contains("kept"));
+    std::fs::create_dir(bench.path("kept")).unwrap();
+    assert!(bench.run("serve --backup-every 1h").failed(2).contains("backup_every needs backup_to"));
+    let backups = || {
+        let all = std::fs::read_dir(bench.path("kept")).unwrap();
+        let mut names: Vec<_> = all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| name.starts_with("backup-"));
+        names.sort();
+        names
+    };
+    bench.run("backup --to kept --keep 2").ok();
+    let first = backups();
+    // A daemon goes on where the command stopped. The oldest is removed once the third is whole.
+    let daemon = bench.serve(&["--backup-to", "kept", "--backup-every", "1s", "--backup-keep", "2"]);
+    while backups().contains(&first[0]) {
+        std::thread::yield_now();
+    }
+    assert_eq!(ask(&mut bench.connect(), "set later 1"), "+OK");
+    daemon.signal("-TERM");
+    let (code, said) = daemon.wait_for_exit();
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let kept = backups();
+    assert_eq!(kept.len(), 2, "{kept:?}");
+    bench.run(&format!("restore kept/{} restored", kept[1])).ok();
+    assert_eq!(bench.run("get colour --store restored --raw").text(), "blue");
+    let operations = bench.run("runs --namespace annals").text();
+    assert!(operations.contains("operations-"), "{operations}");
+}
+
+#[test]
+fn service_manager_is_told_when_the_daemon_listens() {
+    let bench = CliBench::new();
+    let manager = std::os::unix::net::UnixDatagram::bind(bench.path("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut command = bench.command(["serve"]);
+    command.env("NOTIFY_SOCKET", bench.path("notify"));
+    let _daemon = bench.spawn_daemon(command);
+    let mut told = [0; 64];
+    let bytes = manager.recv(&mut told).unwrap();
+    assert_eq!(&told[..bytes], b"READY=1");
+}

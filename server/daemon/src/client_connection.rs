@@ -13,6 +13,7 @@ use super::client_loop::ConnectionSlot;
 use super::connection::LOGIN_TIMEOUT;
 use super::databases::{Databases, SettleResult};
 use super::session::{Daemon, Session};
+use super::tls::TlsStream;
 use super::turn::{TurnEnd, TurnOutcome, run_turn};
 use annals_wire::resp::{RequestDecoder, RequestLimits};
 
@@ -21,6 +22,7 @@ use annals_wire::resp::{RequestDecoder, RequestLimits};
 pub(super) enum ClientStream {
     Tcp(std::net::TcpStream),
     Unix(std::os::unix::net::UnixStream),
+    Tls(TlsStream),
 }
 
 impl ClientStream {
@@ -28,6 +30,7 @@ impl ClientStream {
         match self {
             Self::Tcp(stream) => stream.read(bytes),
             Self::Unix(stream) => stream.read(bytes),
+            Self::Tls(stream) => stream.read(bytes),
         }
     }
 
@@ -35,14 +38,30 @@ impl ClientStream {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
         }
     }
 
-    fn shut_down_writing(&self) {
+    /// Sends what a write took; `WouldBlock` if the socket does not take all of it now.
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => Ok(()),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+
+    /// Whether a read that filled less than its buffer has emptied the socket. A TLS record may be followed
+    /// by others.
+    fn is_emptied_by_short_reads(&self) -> bool {
+        !matches!(self, Self::Tls(_))
+    }
+
+    fn shut_down_writing(&mut self) {
         // A client that is gone needs no end of the stream.
         let _ = match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
+            Self::Tls(stream) => stream.shut_down_writing(),
         };
     }
 }
@@ -52,6 +71,7 @@ impl AsFd for ClientStream {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.stream.as_fd(),
         }
     }
 }
@@ -152,8 +172,8 @@ impl LoopEntry {
             return match self.connection.stream.read(buffer) {
                 Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
                 Ok(read) => {
-                    // A short read has emptied the socket.
-                    self.is_readable = read == buffer.len() || self.has_hung_up;
+                    let is_emptied = self.connection.stream.is_emptied_by_short_reads();
+                    self.is_readable = read == buffer.len() || self.has_hung_up || !is_emptied;
                     self.is_last = is_ending;
                     Ok(Some(read))
                 }
@@ -210,6 +230,11 @@ impl LoopEntry {
             }
         }
         turn.out.clear();
+        match stream.flush() {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return NextStep::Leaves(turn),
+            Err(_) => return NextStep::Ends,
+        }
         match turn.end {
             Some(TurnEnd::HangUp) => {
                 stream.shut_down_writing();

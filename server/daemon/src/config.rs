@@ -2,14 +2,16 @@
 
 use std::io::Read as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use annals::retention::RetentionPolicy;
 use serde::Deserialize;
 
-use super::access::{AccessToken, Rights, check_profile};
+use super::access::{AccessToken, Rights, check_profile, parse_time_ns};
+use super::backups::BACKUPS_KEPT;
 use super::session::ServeTimeouts;
+use super::tls::TlsFiles;
 use annals_policy::profiles::{PROFILES_BYTES_MAX, Profiles};
 use annals_policy::rules::parse_policy;
 use annals_proxy::proxy::UpstreamOptions;
@@ -26,6 +28,13 @@ pub struct ServeConfig {
     pub http: Option<String>,
     /// Whether TCP and HTTP require no token.
     pub no_auth: bool,
+    /// The certificate chain of the TCP and HTTP ports, a PEM file. With it they require TLS.
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of `tls_cert`, a PEM file.
+    pub tls_key: Option<PathBuf>,
+    /// Host names that HTTP requests may name besides this machine's, such as `annals.example` or
+    /// `annals.example:443`.
+    pub http_host: Vec<String>,
     /// A file of profiles for redacted readers.
     pub profiles: Option<PathBuf>,
     /// Milliseconds after which a turn is logged as slow. Default: 100.
@@ -43,6 +52,12 @@ pub struct ServeConfig {
     pub witness: Option<PathBuf>,
     /// Interval between two witnesses, such as `30min`. Default: one hour.
     pub witness_every: Option<String>,
+    /// A folder that gets a backup of the store on a schedule.
+    pub backup_to: Option<PathBuf>,
+    /// Interval between two backups, such as `6h`. Default: one day.
+    pub backup_every: Option<String>,
+    /// How many backups are kept. Default: 14.
+    pub backup_keep: Option<usize>,
     /// The format of the program's log. The daemon itself only emits `tracing` events.
     pub log: Option<LogFormat>,
     /// The upstreams of the proxy.
@@ -53,6 +68,9 @@ pub struct ServeConfig {
     /// Whether a store of an older format is refused instead of upgraded. Only the caller sets it.
     #[serde(skip)]
     pub no_upgrade: bool,
+    /// The file that these settings come from. Its tokens are read again on SIGHUP. Only the caller sets it.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
 }
 
 /// The format of the log.
@@ -81,6 +99,8 @@ pub struct ConfiguredToken {
     /// The BLAKE3 hash of its text, in hexadecimal digits. The text must be long and random: the hash of a
     /// chosen word can be guessed.
     pub blake3: String,
+    /// When it expires, as RFC 3339 (`2026-12-31T00:00:00Z`). Default: never.
+    pub expires: Option<String>,
 }
 
 /// Why a store is not served.
@@ -105,6 +125,7 @@ pub enum ServeError {
 
 /// Default interval between retention sweeps and between witnesses, and the minimum interval in nanoseconds.
 const EVERY: Duration = Duration::from_secs(3600);
+const BACKUP_EVERY: Duration = Duration::from_secs(24 * 3600);
 const EVERY_MIN_NS: u64 = 1_000_000_000;
 
 /// The policy by which runs are dropped, and the interval.
@@ -121,7 +142,15 @@ pub(super) struct WitnessSchedule {
     pub(super) every: Duration,
 }
 
-/// Loopback addresses to listen at.
+/// Where backups are kept, how many, and the interval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BackupSchedule {
+    pub(super) folder: PathBuf,
+    pub(super) keep: usize,
+    pub(super) every: Duration,
+}
+
+/// Addresses to listen at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ListenAddresses {
     pub(super) tcp: Option<SocketAddr>,
@@ -142,6 +171,18 @@ impl ServeConfig {
         })
     }
 
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// `System` for a file that cannot be read; as [`ServeConfig::parse`].
+    pub fn read(file: &Path) -> Result<Self, ServeError> {
+        #[expect(clippy::disallowed_methods, reason = "a file of the user's, not of a store")]
+        let text = std::fs::read(file)
+            .map_err(|cause| ServeError::System { what: format!("cannot read {}", file.display()), cause })?;
+        let read = Self::parse(&String::from_utf8_lossy(&text), &file.display().to_string())?;
+        Ok(Self { file: Some(file.to_owned()), ..read })
+    }
+
     /// These settings, with missing ones taken from a file.
     #[must_use]
     pub fn with_defaults_from(self, other: Self) -> Self {
@@ -150,6 +191,9 @@ impl ServeConfig {
             tcp: self.tcp.or(other.tcp),
             http: self.http.or(other.http),
             no_auth: self.no_auth || other.no_auth,
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
+            http_host: if self.http_host.is_empty() { other.http_host } else { self.http_host },
             profiles: self.profiles.or(other.profiles),
             slow_ms: self.slow_ms.or(other.slow_ms),
             idle_seconds: self.idle_seconds.or(other.idle_seconds),
@@ -158,6 +202,9 @@ impl ServeConfig {
             sweep_every: self.sweep_every.or(other.sweep_every),
             witness: self.witness.or(other.witness),
             witness_every: self.witness_every.or(other.witness_every),
+            backup_to: self.backup_to.or(other.backup_to),
+            backup_every: self.backup_every.or(other.backup_every),
+            backup_keep: self.backup_keep.or(other.backup_keep),
             log: self.log.or(other.log),
             upstreams: if self.upstreams == UpstreamOptions::default() {
                 other.upstreams
@@ -166,6 +213,7 @@ impl ServeConfig {
             },
             tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
             no_upgrade: self.no_upgrade || other.no_upgrade,
+            file: self.file.or(other.file),
         }
     }
 
@@ -191,10 +239,29 @@ impl ServeConfig {
     /// The addresses to listen at.
     ///
     /// # Errors
-    /// `Refused` for an address that is malformed or not on the loopback.
+    /// `Refused` for an address that is malformed, or that others can reach without TLS or without a token.
     pub(super) fn listen_addresses(&self) -> Result<ListenAddresses, ServeError> {
-        let place = |text: &Option<String>| text.as_deref().map(loopback_address).transpose();
+        let (has_tls, is_open) = (self.tls_files()?.is_some(), self.no_auth);
+        let place =
+            |text: &Option<String>| text.as_deref().map(|text| address(text, has_tls, is_open)).transpose();
         Ok(ListenAddresses { tcp: place(&self.tcp)?, http: place(&self.http)? })
+    }
+
+    /// The files for TLS; `None` if it is off.
+    ///
+    /// # Errors
+    /// `Refused` if only one is named.
+    pub(super) fn tls_files(&self) -> Result<Option<TlsFiles>, ServeError> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert: cert.clone(), key: key.clone() })),
+            (None, None) => Ok(None),
+            (Some(_), None) => {
+                Err(ServeError::Refused("tls_cert needs tls_key, the file of its private key".to_owned()))
+            }
+            (None, Some(_)) => {
+                Err(ServeError::Refused("tls_key needs tls_cert, the file of its certificate".to_owned()))
+            }
+        }
     }
 
     /// The timeouts of connections and turns.
@@ -214,7 +281,7 @@ impl ServeConfig {
     /// `Refused` for an invalid or unreadable policy, and for an invalid interval.
     pub(super) fn schedule(&self) -> Result<Option<RetentionSchedule>, ServeError> {
         let refused = |what: String| Err(ServeError::Refused(what));
-        let every = interval("sweep_every", self.sweep_every.as_deref())?;
+        let every = interval("sweep_every", self.sweep_every.as_deref(), EVERY)?;
         let Some(path) = &self.retain else {
             return match &self.sweep_every {
                 Some(_) => refused(
@@ -247,7 +314,7 @@ impl ServeConfig {
     /// # Errors
     /// `Refused` for an invalid interval, and if the folder does not exist.
     pub(super) fn witness_schedule(&self) -> Result<Option<WitnessSchedule>, ServeError> {
-        let every = interval("witness_every", self.witness_every.as_deref())?;
+        let every = interval("witness_every", self.witness_every.as_deref(), EVERY)?;
         let Some(folder) = &self.witness else {
             return match &self.witness_every {
                 Some(_) => Err(ServeError::Refused(
@@ -267,31 +334,84 @@ impl ServeConfig {
         }
     }
 
-    /// The configured tokens.
+    /// The folder of backups, their number, and the interval.
+    ///
+    /// # Errors
+    /// `Refused` for an invalid interval or number, and if the folder does not exist.
+    pub(super) fn backup_schedule(&self) -> Result<Option<BackupSchedule>, ServeError> {
+        let refused = |what: String| Err(ServeError::Refused(what));
+        let every = interval("backup_every", self.backup_every.as_deref(), BACKUP_EVERY)?;
+        let keep = self.backup_keep.unwrap_or(BACKUPS_KEPT);
+        if keep == 0 {
+            return refused("backup_keep must be at least 1: the newest backup is always kept".to_owned());
+        }
+        let Some(folder) = &self.backup_to else {
+            return match (&self.backup_every, self.backup_keep) {
+                (None, None) => Ok(None),
+                (Some(_), _) => {
+                    refused("backup_every needs backup_to, the folder that backups are kept in".to_owned())
+                }
+                (None, Some(_)) => {
+                    refused("backup_keep needs backup_to, the folder that backups are kept in".to_owned())
+                }
+            };
+        };
+        #[expect(clippy::disallowed_methods, reason = "a folder of the user's, not of a store")]
+        let is_folder = std::fs::metadata(folder).is_ok_and(|facts| facts.is_dir());
+        match is_folder {
+            true => Ok(Some(BackupSchedule { folder: folder.clone(), keep, every })),
+            false => refused(format!(
+                "the folder of backups {} does not exist: create it, best on another disk",
+                folder.display()
+            )),
+        }
+    }
+
+    /// The configured tokens. Two may have the same name, so that one can replace the other while both are
+    /// valid; they then have the same rights.
     ///
     /// # Errors
     /// `Refused` for an invalid token.
     pub(super) fn tokens(&self, home: &str) -> Result<Vec<AccessToken>, ServeError> {
-        let token = |token: &ConfiguredToken| {
-            let hash = blake3::Hash::from_hex(&token.blake3).map_err(|_| {
-                let name = &token.name;
-                ServeError::Refused(format!(
-                    "token {name:?}: blake3 must be 64 hexadecimal digits, as `b3sum` prints them"
-                ))
-            })?;
-            let namespace = token.namespace.clone().unwrap_or_else(|| home.to_owned());
-            let default = if token.profile.is_some() { Rights::REDACTED } else { Rights::ALL };
-            let (rights, profile) = (token.rights.unwrap_or(default), token.profile.clone());
-            check_profile(rights, profile.as_deref())?;
-            Ok(AccessToken { name: token.name.clone(), namespace, rights, profile, made_ns: 0, hash })
-        };
-        self.tokens.iter().map(token).collect()
+        let token =
+            |token: &ConfiguredToken| {
+                let hash = blake3::Hash::from_hex(&token.blake3).map_err(|_| {
+                    let name = &token.name;
+                    ServeError::Refused(format!(
+                        "token {name:?}: blake3 must be 64 hexadecimal digits, as `b3sum` prints them"
+                    ))
+                })?;
+                let namespace = token.namespace.clone().unwrap_or_else(|| home.to_owned());
+                let default = if token.profile.is_some() { Rights::REDACTED } else { Rights::ALL };
+                let (rights, profile) = (token.rights.unwrap_or(default), token.profile.clone());
+                check_profile(rights, profile.as_deref())?;
+                let expires_ns =
+                    token.expires.as_deref().map(parse_time_ns).transpose().map_err(|why| {
+                        ServeError::Refused(format!("token {:?}: expires {why}", token.name))
+                    })?;
+                let name = token.name.clone();
+                Ok(AccessToken { name, namespace, rights, profile, made_ns: 0, expires_ns, hash })
+            };
+        let tokens: Vec<AccessToken> = self.tokens.iter().map(token).collect::<Result<_, ServeError>>()?;
+        for (at, token) in tokens.iter().enumerate() {
+            for other in tokens.iter().take(at).filter(|other| other.name == token.name) {
+                let why = if other.hash == token.hash {
+                    "have the same blake3: remove one"
+                } else if !other.is_equivalent(token) {
+                    "differ in namespace, rights or profile: give them different names"
+                } else {
+                    continue;
+                };
+                return Err(ServeError::Refused(format!("two tokens are called {:?} and {why}", token.name)));
+            }
+        }
+        Ok(tokens)
     }
 }
 
 /// The interval that an option names.
-fn interval(option: &str, text: Option<&str>) -> Result<Duration, ServeError> {
-    let Some(text) = text else { return Ok(EVERY) };
+fn interval(option: &str, text: Option<&str>, default: Duration) -> Result<Duration, ServeError> {
+    let Some(text) = text else { return Ok(default) };
     match annals::retention::parse_duration_ns(text).filter(|ns| *ns >= EVERY_MIN_NS) {
         Some(ns) => Ok(Duration::from_nanos(ns)),
         None => Err(ServeError::Refused(format!(
@@ -300,17 +420,21 @@ fn interval(option: &str, text: Option<&str>) -> Result<Duration, ServeError> {
     }
 }
 
-fn loopback_address(text: &str) -> Result<SocketAddr, ServeError> {
+/// An address to listen at. Outside of the loopback it needs TLS and tokens.
+fn address(text: &str, has_tls: bool, is_open: bool) -> Result<SocketAddr, ServeError> {
     let address: SocketAddr = text.parse().map_err(|_| {
         ServeError::Refused(format!("{text:?} is not an address: write 127.0.0.1:7420 or [::1]:7420"))
     })?;
-    if address.ip().is_loopback() {
+    let problem = if address.ip().is_loopback() {
         return Ok(address);
-    }
-    Err(ServeError::Refused(format!(
-        "{address} is not an address of the loopback: what goes over TCP here is not encrypted, so others on the network could read it; \
-         forward a port through ssh instead"
-    )))
+    } else if !has_tls {
+        "others on the network could read what goes over it unencrypted: give tls_cert and tls_key, or forward a port through ssh"
+    } else if is_open {
+        "without tokens, everybody on the network could read and write: leave no_auth out"
+    } else {
+        return Ok(address);
+    };
+    Err(ServeError::Refused(format!("{address} is not an address of the loopback: {problem}")))
 }
 
 #[cfg(test)]
@@ -319,6 +443,7 @@ mod tests {
 
     #[test]
     fn addresses_outside_loopback_are_refused() {
+        let loopback_address = |text: &str| address(text, false, false);
         assert!(loopback_address("127.0.0.1:7420").is_ok() && loopback_address("[::1]:0").is_ok());
         for elsewhere in ["0.0.0.0:7420", "10.0.0.1:7420", "[::]:7420", "192.168.1.1:1", "[::ffff:8.8.8.8]:1"]
         {
@@ -328,6 +453,60 @@ mod tests {
         assert!(loopback_address("localhost").is_err() && loopback_address("").is_err());
         let both = ServeConfig { http: Some("0.0.0.0:1".to_owned()), ..ServeConfig::default() };
         assert!(both.listen_addresses().is_err());
+        // With TLS they are open to others, who then need a token.
+        assert!(address("0.0.0.0:7420", true, false).is_ok());
+        let open = address("0.0.0.0:7420", true, true).unwrap_err().to_string();
+        assert!(open.contains("without tokens") && address("127.0.0.1:1", true, true).is_ok(), "{open}");
+        let half = ServeConfig { tls_cert: Some("c.pem".into()), ..ServeConfig::default() };
+        assert!(half.listen_addresses().unwrap_err().to_string().contains("tls_cert needs tls_key"));
+    }
+
+    #[test]
+    fn backups_need_an_existing_folder_and_keep_at_least_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |to: Option<PathBuf>, every: Option<&str>, keep: Option<usize>| {
+            let backup_every = every.map(str::to_owned);
+            let serving =
+                ServeConfig { backup_to: to, backup_every, backup_keep: keep, ..ServeConfig::default() };
+            serving.backup_schedule().map_err(|error| error.to_string())
+        };
+        let there = folder.path().to_path_buf();
+        assert_eq!(of(None, None, None), Ok(None));
+        let of_day = Duration::from_secs(86_400);
+        let wanted = |keep, every| Ok(Some(BackupSchedule { folder: there.clone(), keep, every }));
+        assert_eq!(of(Some(there.clone()), None, None), wanted(14, of_day));
+        assert_eq!(of(Some(there.clone()), Some("6h"), Some(2)), wanted(2, of_day / 4));
+        for (to, every, keep, what) in [
+            (None, Some("1h"), None, "backup_every needs backup_to"),
+            (None, None, Some(3), "backup_keep needs backup_to"),
+            (Some(there.clone()), None, Some(0), "at least 1"),
+            (Some(there.join("none")), None, None, "does not exist"),
+        ] {
+            let error = of(to, every, keep).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+    }
+
+    /// Two tokens of one name overlap while a client changes from one to the other.
+    #[test]
+    fn configured_tokens_of_one_name_have_the_same_rights() {
+        let (old, new) = (blake3::hash(b"old").to_hex(), blake3::hash(b"new").to_hex());
+        let parsed = |second: &str| {
+            let file = format!(
+                "[[tokens]]\nname = \"ci\"\nblake3 = \"{old}\"\nexpires = \"2026-12-31T00:00:00Z\"\n[[tokens]]\nname = \"ci\"\n{second}\n"
+            );
+            ServeConfig::parse(&file, "f").and_then(|serving| serving.tokens("home"))
+        };
+        let both = parsed(&format!("blake3 = \"{new}\"")).unwrap();
+        assert_eq!((both[0].expires_ns, both[1].expires_ns), (Some(1_798_675_200_000_000_000), None));
+        for (second, what) in [
+            (format!("blake3 = \"{old}\""), "same blake3"),
+            (format!("blake3 = \"{new}\"\nrights = \"read\""), "differ in"),
+            (format!("blake3 = \"{new}\"\nexpires = \"tomorrow\""), "expires"),
+        ] {
+            let error = parsed(&second).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
     }
 
     #[test]

@@ -71,6 +71,12 @@ pub(super) async fn serve(
                 let end = task.answer(&mut left.session, &mut left.requests, input, turn).await?;
                 (ClientStream::Tcp(stream.into_std()?), end)
             }
+            ClientStream::Tls(stream) => {
+                let mut stream = stream.into_task_stream()?;
+                let task = ConnectionTask { daemon: &daemon, stream: &mut stream, stopped: &mut stopped };
+                let end = task.answer(&mut left.session, &mut left.requests, input, turn).await?;
+                (ClientStream::Tls(stream.into_loop_stream()?), end)
+            }
             ClientStream::Unix(stream) => {
                 let mut stream = tokio::net::UnixStream::from_std(stream)?;
                 let task = ConnectionTask { daemon: &daemon, stream: &mut stream, stopped: &mut stopped };
@@ -184,5 +190,5 @@ async fn write_all<S: AsyncWrite + Unpin>(stream: &mut S, mut bytes: &[u8]) -> s
         }
         bytes = &bytes[written..];
     }
-    stream.flush().await
+    timeout(WRITE_TIMEOUT, stream.flush()).await?
 }

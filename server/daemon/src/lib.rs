@@ -10,24 +10,25 @@
 //! sent before everything it depends on is durable. The memory of a connection is limited.
 //!
 //! Layout:
-//! - The process: `config` (options), `server` (listening, shutdown), `client_loop` and `client_connection`
+//! - The process: `config` (options), `reload` (SIGHUP), `server` (listening, shutdown), `client_loop` and `client_connection`
 //!   (connections in the loop), `connection` (their tasks), `connection_limits` (open files), `session` (state
-//!   of a connection), `access` (tokens and rights).
+//!   of a connection), `access` (tokens and rights), `tls` (encrypted ports).
 //! - Requests: `turn` (whole requests, run as one batch), `perform` (one command alone), `command_table`
 //!   (each command of the schema in `annals_wire`, and its function), `commands` (one file for each group).
 //! - Data: `tenant` (a served namespace), `databases` (keys and their expiry), `value_cache`, `cursors` and
 //!   `glob` (scans), `stream_entries` (rows of XADD), `open_runs` (runs being recorded), `replay` (a run that
 //!   answers a connection), `proxy_runs` (runs of the proxy).
-//! - Beside the requests: `background` (remembers ended runs), `operations` (records what operators do),
-//!   `slow_log`, `witness` (checkpoints kept in a folder).
+//! - Beside the requests: `schedules` (sweeps, witnesses, backups), `background` (remembers ended runs), `operations` (records what operators do),
+//!   `slow_log`, `witness` (checkpoints kept in a folder), `backups` (of the store, kept in a folder).
 //! - Other doors: `http` (the same commands over HTTP), `share` (several recorders of one store).
 //!
-//! Out of scope: addresses outside of the loopback, scripts, publish and subscribe, lists, sets, hashes,
+//! Out of scope: unencrypted addresses outside of the loopback, scripts, publish and subscribe, lists, sets, hashes,
 //! WATCH.
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 mod access;
 mod background;
+mod backups;
 mod client_connection;
 mod client_loop;
 mod command_table;
@@ -48,7 +49,9 @@ mod open_runs;
 mod operations;
 mod perform;
 mod proxy_runs;
+mod reload;
 mod replay;
+mod schedules;
 mod server;
 mod session;
 mod share;
@@ -57,11 +60,15 @@ mod stream_entries;
 mod tenant;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod turn;
 mod value_cache;
 mod witness;
 
-pub use access::{AccessToken, Rights, list_tokens, make_token, revoke_token};
+pub use access::{
+    AccessToken, Rights, list_tokens, make_token, parse_expiry_ns, revoke_token, rotate_token, time_text,
+};
+pub use backups::{BACKUPS_KEPT, KeptBackup, keep_backup};
 pub use config::{ConfiguredToken, LogFormat, ServeConfig, ServeError};
 pub use forgetting::{ForgetTarget, forget};
 pub use server::{StartedDaemon, serve};

@@ -16,8 +16,8 @@ pub(super) async fn perform(daemon: &Daemon, session: &mut Session, words: Vec<V
         if waits {
             await_activity(daemon, session, until).await;
         }
-        if session.is_revoked(daemon) {
-            return Reply::error("NOAUTH the token was revoked");
+        if let Some(end) = session.token_end(daemon) {
+            return Reply::error(end.error_text());
         }
         let began = daemon.io.monotonic_ns();
         let done = match held.offload {

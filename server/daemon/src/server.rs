@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use annals::{Durability, Options, Store, retention::RunShare};
+use annals::{Durability, Options, Store};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -14,18 +14,16 @@ use tokio::task::JoinSet;
 use super::access::{self, Grant, Rights, TokenRegistry};
 use super::client_connection::{ClientConnection, ClientStream};
 use super::client_loop::ClientLoop;
-use super::config::{
-    ListenAddresses, LogFormat, RetentionSchedule, ServeConfig, ServeError, WitnessSchedule,
-};
+use super::config::{ListenAddresses, LogFormat, ServeConfig, ServeError};
 use super::connection;
 use super::connection_limits::connections_max;
-use super::databases::Databases;
-use super::http::HttpApi;
+use super::http::{HttpApi, ServerHosts};
+use super::reload::reload_on_hangup;
+use super::schedules::{keep_backups, keep_witnesses, retain, sweep};
 use super::session::{ClientInfo, Daemon, Session};
-use super::witness::write_witness;
+use super::tls::{PortProtocol, TlsPorts, TlsTaskStream};
 use crate::share::{Host, ListeningSocket, listen_at, listen_guarded};
-use annals_proxy::program::interrupted;
-use annals_review::memory_retention::delete_expired_memories;
+use annals_proxy::program::{interrupted, terminated};
 
 /// Maximum number of worker threads: they share one lock.
 const WORKER_THREADS_MAX: usize = 4;
@@ -33,11 +31,6 @@ const WORKER_THREADS_MAX: usize = 4;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time for connections to take their last replies during shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval between sweeps for expired keys, and maximum number of deadlines examined at a time.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-const SWEPT_MAX: usize = 256;
-/// Interval of sampling: how long a run that is sampled out may remain after its end.
-const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The addresses of a daemon that has started listening.
 #[derive(Debug, Clone)]
@@ -52,6 +45,8 @@ pub struct StartedDaemon {
     pub token: Option<String>,
     /// Whether TCP and HTTP require no token.
     pub is_open: bool,
+    /// Whether TCP and HTTP require TLS.
+    pub has_tls: bool,
 }
 
 impl StartedDaemon {
@@ -63,13 +58,14 @@ impl StartedDaemon {
         }
         for (protocol, address) in [("resp", self.tcp), ("http", self.http)] {
             if let Some(address) = address {
-                tracing::info!(protocol, %address, login, "listening");
+                tracing::info!(protocol, %address, login, tls = self.has_tls, "listening");
             }
         }
     }
 }
 
-/// Serves a store until this process is told to end (Ctrl-C, SIGTERM). Then finishes the requests of all
+/// Serves a store until this process is told to end (Ctrl-C, SIGTERM; SIGHUP, if there is nothing to read again
+/// on it: no configuration file and no certificate). Then finishes the requests of all
 /// connections, waits for recorders (`waiting` gets their number), and closes the store. A second signal ends
 /// it at once; the recorders' runs are abandoned.
 ///
@@ -85,6 +81,8 @@ pub fn serve(
     let places = serving.listen_addresses()?;
     let schedule = serving.schedule()?;
     let witnesses = serving.witness_schedule()?;
+    let backups = serving.backup_schedule()?;
+    let tls = serving.tls_files()?.map(|files| files.load()).transpose()?;
     let profiles = serving.profiles()?;
     let mounts = serving.upstreams.mounts().map_err(|error| ServeError::Refused(error.to_string()))?;
     // The writer and the clients need cores, too: on two cores, a second thread here costs a fifth of the
@@ -114,8 +112,20 @@ pub fn serve(
         let sweeper = tokio::spawn(sweep(daemon.clone()));
         let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
         let witness = witnesses.map(|schedule| tokio::spawn(keep_witnesses(daemon.clone(), schedule)));
+        let backup = backups.map(|schedule| tokio::spawn(keep_backups(daemon.clone(), schedule)));
         // Installed before the sockets exist, so that no signal is missed.
-        let ended = interrupted();
+        let reloads = serving.file.is_some() || tls.is_some();
+        let ended = async move {
+            match reloads {
+                true => terminated().await,
+                false => interrupted().await,
+            }
+        };
+        let has_tls = tls.is_some();
+        let (new_tls, tls) = watch::channel(tls);
+        let reloader =
+            reloads.then(|| reload_on_hangup(daemon.clone(), namespace, serving, new_tls)).transpose();
+        let reloader = reloader.map_err(|cause| system_error("cannot handle SIGHUP", cause))?;
         let doors = DaemonListeners::open(root, serving, &places).await?;
         let began_at = StartedDaemon {
             sockets: doors.unix.iter().map(|(_, listening)| listening.place.clone()).collect(),
@@ -123,22 +133,25 @@ pub fn serve(
             http: doors.http.as_ref().and_then(|listener| listener.local_addr().ok()),
             token: made,
             is_open: !asks,
+            has_tls,
         };
         began_at.log();
         began(&began_at);
         let unasked = (!asks).then(|| owner.clone());
         let at = doors.http.as_ref().and_then(|listener| listener.local_addr().ok());
-        let http = at.map(|address| HttpApi::new(daemon.clone(), unasked, address, mounts));
+        let hosts = at.map(|address| ServerHosts::new(address, has_tls, &serving.http_host));
+        let http = hosts.map(|hosts| HttpApi::new(daemon.clone(), unasked, hosts, mounts));
         tracing::info!(store = %store.id(), namespace, "the daemon serves");
-        let shared = Arc::new(ServerShared { daemon, host, store: store.clone(), owner, asks, http });
+        let shared = Arc::new(ServerShared { daemon, host, store: store.clone(), owner, asks, http, tls });
         serve_listeners(&shared, doors, ended, waiting).await;
         if let Some(http) = &shared.http {
             http.finish().await;
         }
         sweeper.abort();
-        for task in [retainer, witness].into_iter().flatten() {
+        for task in [retainer, witness, backup, reloader].into_iter().flatten() {
             task.abort();
-            // A sweep that is dropping runs now, and a witness that is being written, are waited for.
+            // A sweep that is dropping runs now, and a witness or backup that is being written, are waited
+            // for.
             let _ = task.await;
         }
         tokio::task::block_in_place(|| shared.daemon.shut_down());
@@ -166,6 +179,8 @@ struct ServerShared {
     /// Whether TCP and HTTP require a token.
     asks: bool,
     http: Option<HttpApi>,
+    /// The TLS settings for new connections; `None` if TCP and HTTP are not encrypted.
+    tls: watch::Receiver<Option<TlsPorts>>,
 }
 
 impl ServerShared {
@@ -185,22 +200,16 @@ fn load_tokens(
     now_ns: u64,
 ) -> Result<(TokenRegistry, Option<String>), ServeError> {
     let mut tokens = access::list_tokens(store)?;
-    for token in serving.tokens(namespace)? {
-        // Otherwise a client could get the rights of the other token, or be revoked with it.
-        if tokens.iter().any(|known| known.name == token.name) {
-            let why =
-                format!("two tokens are called {:?}: give the one in the file another name", token.name);
-            return Err(ServeError::Refused(why));
-        }
-        tokens.push(token);
-    }
+    let configured = serving.tokens(namespace)?;
+    access::check_names(&tokens, &configured)?;
+    tokens.extend(configured);
     let mut made = None;
     if asks && tokens.is_empty() && serving.log == Some(LogFormat::Json) {
         let why = "there is no token, and a JSON log must not show one: make one with `annals token add`";
         return Err(ServeError::Refused(why.to_owned()));
     }
     if asks && tokens.is_empty() {
-        let (token, text) = access::make_token(store, "default", namespace, Rights::ALL, None, now_ns)?;
+        let (token, text) = access::make_token(store, "default", namespace, Rights::ALL, None, None, now_ns)?;
         tokens.push(token);
         made = Some(text);
     }
@@ -355,19 +364,45 @@ async fn serve_one(shared: Arc<ServerShared>, stream: AcceptedStream, stopped: w
     match stream {
         AcceptedStream::Http(stream, from) => {
             let _ = stream.set_nodelay(true);
-            if let Some(http) = &shared.http {
-                http.serve(stream, from, stopped).await;
+            let Some(http) = &shared.http else { return };
+            let tls = shared.tls.borrow().clone();
+            match tls {
+                None => http.serve(stream, from, stopped).await,
+                Some(tls) => {
+                    let peer = format!("http {from}");
+                    let mut stop = stopped.clone();
+                    let accepted = tokio::select! {
+                        accepted = tls.accept(stream, PortProtocol::Http, &peer) => accepted,
+                        _ = stop.wait_for(|stopped| *stopped) => return,
+                    };
+                    if let Ok(stream) = accepted {
+                        http.serve(stream, from, stopped).await;
+                    }
+                }
             }
         }
         AcceptedStream::Tcp(stream, from) => {
             let _ = stream.set_nodelay(true);
             // Keep-alive detects a peer that has vanished.
             let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
+            let tls = shared.tls.borrow().clone();
+            let stream = match tls {
+                None => stream.into_std().map(ClientStream::Tcp),
+                Some(tls) => {
+                    let peer = from.to_string();
+                    let mut stop = stopped.clone();
+                    let accepted = tokio::select! {
+                        accepted = tls.accept(stream, PortProtocol::Resp, &peer) => accepted,
+                        _ = stop.wait_for(|stopped| *stopped) => return,
+                    };
+                    accepted.and_then(TlsTaskStream::into_loop_stream).map(ClientStream::Tls)
+                }
+            };
+            let Ok(stream) = stream else { return };
             let facts = facts(from.to_string());
             daemon.clients().insert(id, facts.clone());
             let session = Session::new(facts, shared.anonymous_grant(), false);
-            let Ok(stream) = stream.into_std() else { return };
-            let connection = ClientConnection::new(daemon, session, ClientStream::Tcp(stream));
+            let connection = ClientConnection::new(daemon, session, stream);
             let _ = connection::serve(connection, stopped).await;
         }
         AcceptedStream::Unix(stream) => {
@@ -400,115 +435,6 @@ impl Drop for ClientListGuard<'_> {
     }
 }
 
-/// Periodically deletes expired keys, a few at a time, ends quiet traces, and closes idle namespaces.
-async fn sweep(daemon: Arc<Daemon>) {
-    loop {
-        tokio::time::sleep(SWEEP_INTERVAL).await;
-        for tenant in daemon.tenants() {
-            sweep_one(&tenant.databases).await;
-            // A store that cannot be written reports it to its writers.
-            let _ = tokio::task::block_in_place(|| tenant.ingest.end_quiet_traces(daemon.now_ns(), false));
-        }
-        tokio::task::block_in_place(|| daemon.close_idle_tenants());
-    }
-}
-
-/// Drops the runs that a policy does not keep, at the start and then on schedule.
-async fn retain(daemon: Arc<Daemon>, schedule: RetentionSchedule) {
-    let samples = schedule.policy.sample != RunShare::ALL;
-    if samples {
-        // From here on, ended runs are tracked for sampling; the sweep handles earlier ones.
-        tokio::task::block_in_place(|| sample(&daemon, &schedule));
-    }
-    loop {
-        tokio::task::block_in_place(|| retain_once(&daemon, &schedule));
-        let next = tokio::time::Instant::now() + schedule.every;
-        while samples && tokio::time::Instant::now() + SAMPLE_INTERVAL < next {
-            tokio::time::sleep(SAMPLE_INTERVAL).await;
-            tokio::task::block_in_place(|| sample(&daemon, &schedule));
-        }
-        tokio::time::sleep_until(next).await;
-    }
-}
-
-/// Drops runs that have ended since the last call and that sampling excludes. Each is in the ledger under the
-/// sampling rule.
-fn sample(daemon: &Daemon, schedule: &RetentionSchedule) {
-    daemon.settle_memory();
-    match daemon.store.sample_ended(&schedule.policy) {
-        Ok(0) => {}
-        Ok(runs) => tracing::info!(runs, "runs sampled out"),
-        Err(why) => tracing::warn!(%why, "sampling failed; ended runs are sampled at the next sweep"),
-    }
-}
-
-/// One sweep. It is recorded as an operator's action if it dropped runs or failed.
-fn retain_once(daemon: &Daemon, schedule: &RetentionSchedule) {
-    // The time is checked first: the record written below would make the clock look valid.
-    let sweep = || {
-        let mut report = daemon.store.retain(daemon.store.plan_retention(&schedule.policy, None)?)?;
-        report.memories = delete_expired_memories(&daemon.store, &schedule.policy, report.at_ns, false)?;
-        annals::Result::Ok(report)
-    };
-    // Sampling must not drop a run before its outcome is in memory.
-    daemon.settle_memory();
-    let swept = sweep();
-    let failed = swept.as_ref().err().map(ToString::to_string);
-    let runs = swept.as_ref().map_or(0, |report| report.dropped().runs.saturating_sub(report.held));
-    let memories = swept.as_ref().map_or(0, |report| report.memories);
-    match &failed {
-        Some(why) => tracing::warn!(why, "a scheduled sweep failed"),
-        None => tracing::info!(runs, memories, "scheduled sweep"),
-    }
-    if runs > 0 || memories > 0 || failed.is_some() {
-        let done = format!("{runs} runs dropped, {memories} memories deleted");
-        let words = ["STORE.RETAIN".to_owned(), done].map(String::into_bytes);
-        let kept = daemon.operations.record("schedule", "", &words, failed.as_deref(), daemon.now_ns());
-        // A store that cannot be written reports it to its writers.
-        let _ = kept.and_then(annals::Ticket::wait);
-    }
-}
-
-/// Adds checkpoints to a folder, at the start and then on schedule, if the store has grown.
-async fn keep_witnesses(daemon: Arc<Daemon>, schedule: WitnessSchedule) {
-    let mut kept = None;
-    loop {
-        let seqno = daemon.store.seqno();
-        if kept != Some(seqno) {
-            let made = tokio::task::block_in_place(|| {
-                let checkpoint = daemon.store.checkpoint().map_err(|error| error.to_string())?;
-                write_witness(&schedule.folder, &checkpoint, None).map_err(|error| error.to_string())
-            });
-            match made {
-                Ok(file) => {
-                    kept = Some(seqno);
-                    tracing::info!(file = %file.display(), "kept a checkpoint");
-                }
-                Err(why) => tracing::warn!(
-                    folder = %schedule.folder.display(),
-                    why,
-                    "no checkpoint could be kept: later erasures may not be noticed"
-                ),
-            }
-        }
-        tokio::time::sleep(schedule.every).await;
-    }
-}
-
-async fn sweep_one(databases: &Databases) {
-    let mut from = Vec::new();
-    loop {
-        // A store that cannot be read reports it to its readers.
-        let Ok((next, settled)) = databases.sweep(&from, SWEPT_MAX) else { break };
-        if let Some(settled) = settled {
-            let _ = settled.await;
-        }
-        let Some(next) = next else { break };
-        from = next;
-        tokio::time::sleep(PAUSE).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -517,7 +443,7 @@ mod tests {
     fn configured_token_with_a_stored_name_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("s")).unwrap();
-        access::make_token(&store, "ci", "n", Rights::READ, None, 1).unwrap();
+        access::make_token(&store, "ci", "n", Rights::READ, None, None, 1).unwrap();
         let hash = blake3::hash(b"x").to_hex();
         let named = |name: &str| {
             let file = format!("[[tokens]]\nname = \"{name}\"\nblake3 = \"{hash}\"\n");

@@ -9,7 +9,7 @@ use annals::io::Io;
 use annals::kv::StoredBlob;
 use tokio::sync::Semaphore;
 
-use super::access::{Grant, Rights, TokenRegistry};
+use super::access::{FoundToken, Grant, Rights, SAFE, TokenRegistry, time_text};
 use super::client_loop::{ClientLoop, ConnectionSlot};
 use super::command_table::{Command, CommandTable};
 use super::cursors::ScanCursors;
@@ -42,9 +42,6 @@ impl Default for ServeTimeouts {
         Self { slow_ms: 100, idle: None, namespace_idle: Some(Duration::from_secs(300)) }
     }
 }
-
-/// The profile for a redacted reader whose token names none.
-const SAFE: &str = "safe";
 
 /// Maximum number of offloaded commands at a time, by kind.
 const LONG_MAX: usize = 16;
@@ -132,6 +129,29 @@ pub(super) struct ClientInfo {
     /// The token's name and namespace of its login.
     pub(super) user: String,
     pub(super) namespace: String,
+}
+
+/// Why a token is no longer valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TokenEnd {
+    Revoked,
+    /// And when, in nanoseconds since 1970.
+    Expired(Option<u64>),
+}
+
+impl TokenEnd {
+    /// An error that says so.
+    pub(super) fn error_text(self) -> String {
+        match self {
+            Self::Revoked => "NOAUTH the token was revoked".to_owned(),
+            Self::Expired(expires_ns) => format!("NOAUTH {}", expired_text(expires_ns)),
+        }
+    }
+}
+
+fn expired_text(expires_ns: Option<u64>) -> String {
+    let at = expires_ns.map(time_text).unwrap_or_default();
+    format!("the token expired at {at}: log in with another one")
 }
 
 /// The state of a connection.
@@ -284,22 +304,46 @@ impl Daemon {
     /// As [`Daemon::tenant`].
     pub(super) fn owner(&self) -> annals::Result<Grant> {
         let tenant = self.tenant(&self.home)?;
-        Ok(Grant { name: "owner".into(), rights: Rights::ALL, tenant, profile: SAFE.into(), token: None })
+        Ok(Grant {
+            name: "owner".into(),
+            rights: Rights::ALL,
+            tenant,
+            profile: SAFE.into(),
+            token: None,
+            expires_ns: None,
+        })
     }
 
     /// The rights for a login from `peer`, an address; `user` is the token's name, or `default`. `None` for a
     /// wrong token.
     ///
     /// # Errors
-    /// `Unavailable` after too many wrong tokens from this address; as [`Daemon::tenant`].
-    pub(super) fn login(&self, user: &[u8], token: &[u8], peer: &str) -> annals::Result<Option<Grant>> {
+    /// `NOAUTH` for an expired token; `UNAVAILABLE` after too many wrong tokens from this address; as
+    /// [`Daemon::tenant`].
+    pub(super) fn login(
+        &self,
+        user: &[u8],
+        token: &[u8],
+        peer: &str,
+    ) -> Result<Option<Grant>, CommandRefusal> {
         let now_ns = self.io.monotonic_ns();
         if !self.login_limits.allows(peer, now_ns) {
             self.refused.fetch_add(1, Ordering::Relaxed);
             let why = "too many wrong tokens came from this address: try again in ten seconds";
-            return Err(annals::Error::new(annals::ErrorKind::Unavailable, why));
+            return Err(annals::Error::new(annals::ErrorKind::Unavailable, why).into());
         }
-        let Some(found) = self.access.find(user, token) else {
+        let found = match self.access.find(user, token, self.now_ns()) {
+            FoundToken::Valid(found) => Some(found),
+            FoundToken::Expired(found) => {
+                // Whoever has its text is no guesser.
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                let expired = expired_text(found.expires_ns);
+                tracing::warn!(peer, token = found.name, "a login was refused: {expired}");
+                return Err(CommandRefusal(format!("NOAUTH {expired}")));
+            }
+            FoundToken::Unknown => None,
+        };
+        let Some(found) = found else {
             self.refused.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(peer, "a login was refused");
             if self.login_limits.note_refused(peer, now_ns) {
@@ -317,6 +361,7 @@ impl Daemon {
             tenant,
             profile: found.profile.as_deref().unwrap_or(SAFE).into(),
             token: Some(found.hash),
+            expires_ns: found.expires_ns,
         }))
     }
 
@@ -460,15 +505,17 @@ impl Session {
         self.grant.as_ref().is_some_and(|grant| grant.token.is_none())
     }
 
-    /// Whether its token was revoked since the last check.
-    pub(super) fn is_revoked(&mut self, daemon: &Daemon) -> bool {
-        let revoked = daemon.access.revocations();
-        if self.revoked == revoked {
-            return false;
+    /// Why its token is no longer valid: it was revoked or changed since the last check, or has expired.
+    pub(super) fn token_end(&mut self, daemon: &Daemon) -> Option<TokenEnd> {
+        let revocations = daemon.access.revocations();
+        let grant = self.grant.as_mut().filter(|grant| grant.token.is_some())?;
+        if self.revoked != revocations {
+            let Some(token) = daemon.access.current(grant) else { return Some(TokenEnd::Revoked) };
+            grant.expires_ns = token.expires_ns;
+            self.revoked = revocations;
         }
-        self.revoked = revoked;
-        let Some(Grant { name, token: Some(hash), .. }) = &self.grant else { return false };
-        !daemon.access.is_valid(name, hash)
+        let is_expired = grant.expires_ns.is_some_and(|expires_ns| expires_ns <= daemon.now_ns());
+        is_expired.then_some(TokenEnd::Expired(grant.expires_ns))
     }
 
     /// The tenant of its login; the daemon's own before a login.

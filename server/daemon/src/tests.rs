@@ -560,6 +560,7 @@ pub(super) fn token(name: &str, namespace: &str, rights: Rights) -> AccessToken 
         rights,
         profile: None,
         made_ns: 0,
+        expires_ns: None,
         hash,
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::command_table::Command;
 use super::databases::{Databases, KeyEntry, SettleResult, TurnBatch};
-use super::session::{Daemon, HeldCommand, QueuedCommand, Session};
+use super::session::{Daemon, HeldCommand, QueuedCommand, Session, TokenEnd};
 use super::slow_log::CommandName;
 use super::stream_entries::{self, StreamEntries};
 use super::tenant::Tenant;
@@ -201,7 +201,11 @@ pub(super) fn run_turn(
     input: &mut &[u8],
 ) -> TurnOutcome {
     let mut turn = TurnOutcome::default();
-    if session.is_revoked(daemon) {
+    if let Some(end) = session.token_end(daemon) {
+        // A client whose token has expired has done nothing wrong: it gets the reason.
+        if matches!(end, TokenEnd::Expired(_)) {
+            Reply::error(end.error_text()).put(session.facts.protocol, &mut turn.out);
+        }
         turn.end = Some(TurnEnd::HangUp);
         return turn;
     }

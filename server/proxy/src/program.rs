@@ -342,6 +342,18 @@ pub fn interrupted() -> impl Future<Output = ()> {
     async move { signals.wait_for_any().await }
 }
 
+/// As [`interrupted`], for a process in which SIGHUP has another meaning: that signal is ignored here.
+pub fn terminated() -> impl Future<Output = ()> {
+    let mut signals = EndSignals::new();
+    async move {
+        let Some([interrupt, terminate, _]) = &mut signals.0 else { return std::future::pending().await };
+        tokio::select! {
+            _ = interrupt.0.recv() => {}
+            _ = terminate.0.recv() => {}
+        }
+    }
+}
+
 /// Runs `then` once this process is asked to end; the signal itself no longer ends it. If signals cannot be
 /// handled, they end the process as usual.
 pub fn when_interrupted(then: impl FnOnce() + Send + 'static) {

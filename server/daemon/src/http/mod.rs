@@ -4,19 +4,22 @@
 //! and logs of commands also hold over HTTP. Requests below `/proxy` and `/replay` go to the proxy of many
 //! runs (`annals_proxy::proxy`).
 //!
-//! Layout: `json` (JSON to commands, replies to JSON), `bodies` (streamed bodies), `replays` (replays that
+//! Layout: `json` (JSON to commands, replies to JSON), `bodies` (streamed bodies), `events` (server-sent events), `framing` (requests with two lengths), `replays` (replays that
 //! span several requests), `traces` (OTLP), `monitoring` (liveness, metrics), `openapi` (the description of
-//! the API), `problem` (errors), `stall` (peers that do not read). The routes are the table
+//! the API), `problem` (errors), `hosts` (names of this server), `stall` (peers that do not read). The routes are the table
 //! `annals_wire::schema::routes`.
 //!
 //! A client needs a token (`Authorization: Bearer`). Requests from browser pages of other origins are
-//! refused: the host must be this server, by a loopback address or name, and so must the origin, if there is
-//! one.
+//! refused: the host must be this server, by a loopback address or a name that the configuration allows, and so
+//! must the origin, if there is one.
 
 mod bodies;
 mod cstp;
+mod events;
+mod framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod hosts;
 mod json;
 mod monitoring;
 mod openapi;
@@ -30,6 +33,7 @@ mod traces;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -45,10 +49,12 @@ use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as flag};
 use tokio::time::timeout;
 
+use self::framing::FramingGuard;
+pub(super) use self::hosts::ServerHosts;
 use self::json::JsonMembers;
 use self::problem::HttpProblem;
 use self::replays::HttpReplays;
@@ -90,8 +96,8 @@ pub(super) struct HttpApi {
     router: Router,
     shared: Arc<HttpShared>,
     proxy: MultiRunProxy,
-    /// The host names and addresses of this server, with its port.
-    hosts: Vec<String>,
+    /// The host names and addresses that requests may name.
+    hosts: ServerHosts,
     /// Time limit for a client to read some of a response.
     stall: Duration,
 }
@@ -105,26 +111,20 @@ pub(super) struct HttpShared {
     /// Limits trace requests: one may take hundreds of MB when decoded.
     traces: Semaphore,
     uploads: Semaphore,
+    streams: Arc<Semaphore>,
     replays: HttpReplays,
 }
 
 impl HttpApi {
-    /// Creates the API for an address; `unasked` are the rights of a client without a token.
+    /// Creates the API of a server with these names; `unasked` are the rights of a client without a token.
     pub(super) fn new(
         daemon: Arc<Daemon>,
         unasked: Option<Grant>,
-        address: SocketAddr,
+        hosts: ServerHosts,
         mounts: Mounts,
     ) -> Self {
-        let port = address.port();
         let proxy = MultiRunProxy::new(mounts);
-        proxy.set_port(port);
-        let hosts = vec![
-            address.to_string(),
-            format!("localhost:{port}"),
-            format!("127.0.0.1:{port}"),
-            format!("[::1]:{port}"),
-        ];
+        proxy.set_port(hosts.port());
         let bodies = Arc::new(Semaphore::new(BODIES_KIB_MAX));
         let (traces, uploads) = (Semaphore::new(TRACES_MAX), Semaphore::new(UPLOADS_MAX));
         let shared = Arc::new(HttpShared {
@@ -133,6 +133,7 @@ impl HttpApi {
             bodies,
             traces,
             uploads,
+            streams: Arc::new(Semaphore::new(events::STREAMS_MAX)),
             replays: HttpReplays::default(),
         });
         let mut router = Router::new();
@@ -157,6 +158,7 @@ impl HttpApi {
         let router = replays::routes(router);
         let router = traces::routes(router);
         let router = cstp::routes(router);
+        let router = events::routes(router);
         let router = monitoring::routes(router)
             .route("/openapi.json", get(describe_api))
             .fallback(async || HttpProblem::not_found("no such route: see /openapi.json"))
@@ -172,10 +174,25 @@ impl HttpApi {
     }
 
     /// Serves a connection until it or the daemon ends.
-    pub(super) async fn serve(&self, stream: TcpStream, from: SocketAddr, mut stopped: flag::Receiver<bool>) {
+    pub(super) async fn serve(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        from: SocketAddr,
+        mut stopped: flag::Receiver<bool>,
+    ) {
+        let ends = stopped.clone();
+        let (stream, two_lengths) = FramingGuard::new(stream);
+        let numbers = AtomicU64::new(0);
         let service = service_fn(|mut request: hyper::Request<Incoming>| {
+            let has_two_lengths = two_lengths.is_request(numbers.fetch_add(1, Ordering::Relaxed));
             request.extensions_mut().insert(PeerAddress(from));
-            async { Ok::<_, Infallible>(self.handle_request(request).await) }
+            request.extensions_mut().insert(StopSignal(ends.clone()));
+            async move {
+                if has_two_lengths {
+                    return Ok(two_lengths_response());
+                }
+                Ok::<_, Infallible>(self.handle_request(request).await)
+            }
         });
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
@@ -219,17 +236,16 @@ impl HttpApi {
 
     /// The refusal of a request that a browser may have been tricked into.
     fn cross_origin_problem(&self, headers: &HeaderMap) -> Option<HttpProblem> {
-        let own = |host: &[u8]| self.hosts.iter().any(|own| own.as_bytes().eq_ignore_ascii_case(host));
         let hosts: Vec<_> = headers.get_all(HOST).iter().collect();
-        if !matches!(hosts.as_slice(), [host] if own(host.as_bytes())) {
+        if !matches!(hosts.as_slice(), [host] if self.hosts.includes(host.as_bytes())) {
             return Some(HttpProblem::new(
                 StatusCode::MISDIRECTED_REQUEST,
                 "ERR",
-                "the request is for another host",
+                "the request is for another host: --http-host allows further host names",
             ));
         }
         let from = headers.get(ORIGIN)?;
-        if from.as_bytes().strip_prefix(b"http://").is_some_and(own) {
+        if self.hosts.is_own_origin(from.as_bytes()) {
             return None;
         }
         Some(HttpProblem::new(
@@ -240,6 +256,13 @@ impl HttpApi {
     }
 }
 
+/// The answer to a request with `Content-Length` and `Transfer-Encoding`, after which the connection ends.
+fn two_lengths_response() -> Response {
+    HttpProblem::bad_request("the request has both Content-Length and Transfer-Encoding")
+        .with_header("connection", HeaderValue::from_static("close"))
+        .into_response()
+}
+
 async fn describe_api(State(shared): State<Arc<HttpShared>>) -> Response {
     json_response(StatusCode::OK, openapi::document(shared.anonymous_grant.is_some()))
 }
@@ -247,6 +270,10 @@ async fn describe_api(State(shared): State<Arc<HttpShared>>) -> Response {
 /// The peer of a connection.
 #[derive(Debug, Clone, Copy)]
 struct PeerAddress(SocketAddr);
+
+/// Tells streams without an end that the daemon ends.
+#[derive(Debug, Clone)]
+struct StopSignal(flag::Receiver<bool>);
 
 /// The address of the client of a request, as client lists show it.
 fn peer_address(extensions: &axum::http::Extensions) -> String {
@@ -283,7 +310,10 @@ impl HttpShared {
         peer: &str,
     ) -> Result<ProxyRuns, RequestRefusal> {
         let grant = match token {
-            Some(token) => self.daemon.login(b"default", token.as_bytes(), peer)?,
+            Some(token) => self.daemon.login(b"default", token.as_bytes(), peer).map_err(|refusal| {
+                let (status, why) = HttpProblem::from(refusal).into_parts();
+                RequestRefusal::new(status, why)
+            })?,
             None => self.anonymous_grant.clone(),
         };
         let grant = grant.ok_or_else(|| {

@@ -3,7 +3,7 @@
 use annals_deliberation::Method;
 use serde_json::{Map, Value, json};
 
-use super::{bodies, replays};
+use super::{bodies, events, replays};
 use annals_wire::schema::routes::{HttpRoute, HttpVerb, MemberKind, ROUTES, ReplyShape, WordSource};
 use annals_wire::schema::schemas;
 
@@ -25,7 +25,19 @@ pub(super) fn document(is_open: bool) -> Value {
     for (verb, path, id, summary) in replays::DESCRIBED {
         add_operation(&mut paths, path, verb, replay_operation(path, id, summary));
     }
-    add_operation(&mut paths, "/v1/traces", "post", traces_operation());
+    for (verb, path, id, summary) in events::DESCRIBED {
+        add_operation(&mut paths, path, verb, event_operation(path, id, summary));
+    }
+    for (path, id, summary) in [
+        ("/v1/traces", "traces", "Ingests OpenTelemetry spans (OTLP, optionally gzip) as runs and frames."),
+        (
+            "/v1/logs",
+            "logs",
+            "Ingests OpenTelemetry log records (OTLP, optionally gzip) that hold content of model calls as frames of their traces. Other records are rejected and counted.",
+        ),
+    ] {
+        add_operation(&mut paths, path, "post", otlp_operation(id, summary));
+    }
     add_operation(&mut paths, "/v1/cstp", "post", cstp_operation());
     for (path, id, summary) in [
         ("/healthz", "alive", "Liveness check. Needs no token."),
@@ -224,14 +236,25 @@ fn stream_operation(verb: &str, path: &str, id: &str, summary: &str) -> Value {
     operation
 }
 
-fn traces_operation() -> Value {
+fn event_operation(path: &str, id: &str, summary: &str) -> Value {
+    let content = json!({ "text/event-stream": { "schema": { "type": "string" } } });
+    let responses = json!({ "200": { "description": "Events, until the end.", "content": content } });
+    let mut parameters = path_parameters(path);
+    let parameter = |name: &str, place: &str| json!({ "name": name, "in": place, "schema": { "type": "integer", "minimum": 0 } });
+    if id == "followRun" {
+        parameters.push(parameter("from", "query"));
+    }
+    parameters.push(parameter("Last-Event-ID", "header"));
+    operation_object(id, summary, parameters, responses)
+}
+
+fn otlp_operation(id: &str, summary: &str) -> Value {
     let content =
         json!({ "application/x-protobuf": {}, "application/json": { "schema": { "type": "object" } } });
     let responses =
-        json!({ "200": { "description": "All accepted spans are on disk.", "content": content } });
-    let summary = "Ingests OpenTelemetry spans (OTLP, optionally gzip) as runs and frames.";
-    let mut operation = operation_object("traces", summary, Vec::new(), responses);
-    // Errors in the traces themselves are reported in the protocol's own encoding.
+        json!({ "200": { "description": "All that was accepted is on disk.", "content": content } });
+    let mut operation = operation_object(id, summary, Vec::new(), responses);
+    // Errors in the body itself are reported in the protocol's own encoding.
     for (kind, schema) in content.as_object().into_iter().flatten() {
         operation["responses"]["default"]["content"][kind] = schema.clone();
     }

@@ -5,6 +5,8 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
+use crate::turn::CommandRefusal;
+
 /// The status for each error code; any other code is 400.
 const STATUSES: &[(&str, StatusCode)] = &[
     ("NOTFOUND", StatusCode::NOT_FOUND),
@@ -52,6 +54,11 @@ impl HttpProblem {
             .with_header("retry-after", HeaderValue::from_static("1"))
     }
 
+    /// Its status and its sentence.
+    pub(super) fn into_parts(self) -> (StatusCode, String) {
+        (self.status, self.detail)
+    }
+
     /// From an error of a command: its code, a space, a sentence.
     pub(super) fn from_error_text(error: &str) -> Self {
         let (code, detail) = error.split_once(' ').unwrap_or(("ERR", error));
@@ -67,7 +74,19 @@ impl HttpProblem {
 
 impl From<annals::Error> for HttpProblem {
     fn from(error: annals::Error) -> Self {
-        Self::from_error_text(&super::super::turn::CommandRefusal::from(error).0)
+        Self::from_error_text(&CommandRefusal::from(error).0)
+    }
+}
+
+impl From<CommandRefusal> for HttpProblem {
+    fn from(CommandRefusal(error): CommandRefusal) -> Self {
+        let problem = Self::from_error_text(&error);
+        match problem.status {
+            StatusCode::UNAUTHORIZED => {
+                problem.with_header("www-authenticate", HeaderValue::from_static("Bearer"))
+            }
+            _ => problem,
+        }
     }
 }
 

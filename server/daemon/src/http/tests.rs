@@ -1,5 +1,7 @@
 //! The API as a client sees it: bytes over a socket.
 
+mod events;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -55,7 +57,8 @@ impl TestApi {
         let address = listener.local_addr().unwrap();
         let unasked = is_open.then(|| bench.daemon.owner().unwrap());
         let mounts = annals_proxy::proxy::UpstreamOptions::default().mounts().unwrap();
-        let http = HttpApi { stall, ..HttpApi::new(bench.daemon.clone(), unasked, address, mounts) };
+        let hosts = super::ServerHosts::new(address, false, &["annals.example".to_owned()]);
+        let http = HttpApi { stall, ..HttpApi::new(bench.daemon.clone(), unasked, hosts, mounts) };
         let http = Arc::new(http);
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let (end, ended) = tokio::sync::watch::channel(0);

@@ -12,13 +12,24 @@ use axum::routing::post;
 use super::problem::HttpProblem;
 use super::{HttpShared, run_offloaded};
 use crate::access::Rights;
-use annals_formats::otlp::{BODY_BYTES_MAX, TraceEncoding, gunzip};
+use annals_formats::otlp::{BODY_BYTES_MAX, TraceEncoding, TraceIngest, TraceReceipt, TraceRefusal, gunzip};
 
 pub(super) fn routes(router: Router<Arc<HttpShared>>) -> Router<Arc<HttpShared>> {
-    router.route("/v1/traces", post(traces))
+    router.route("/v1/traces", post(traces)).route("/v1/logs", post(logs))
 }
 
 async fn traces(State(shared): State<Arc<HttpShared>>, request: Request) -> Result<Response, HttpProblem> {
+    ingest(&shared, request, TraceIngest::ingest_request).await
+}
+
+async fn logs(State(shared): State<Arc<HttpShared>>, request: Request) -> Result<Response, HttpProblem> {
+    ingest(&shared, request, TraceIngest::ingest_logs).await
+}
+
+type IngestFn = fn(&TraceIngest, &[u8], TraceEncoding, u64) -> Result<TraceReceipt, TraceRefusal>;
+
+/// Answers a request of an exporter: `take` stores what its body holds.
+async fn ingest(shared: &HttpShared, request: Request, take: IngestFn) -> Result<Response, HttpProblem> {
     let session = shared.session(&request)?;
     if !session.has_rights(Rights::RECORD) {
         return Err(HttpProblem::from_error_text("NOPERM this takes the right record"));
@@ -29,7 +40,8 @@ async fn traces(State(shared): State<Arc<HttpShared>>, request: Request) -> Resu
     let header = |name: HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
     let unknown = |what: &str| HttpProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "ERR", what);
     let form = header(CONTENT_TYPE).and_then(TraceEncoding::from_content_type);
-    let form = form.ok_or_else(|| unknown("traces must be application/x-protobuf or application/json"))?;
+    let form =
+        form.ok_or_else(|| unknown("traces and logs must be application/x-protobuf or application/json"))?;
     let is_packed = match header(CONTENT_ENCODING).unwrap_or("identity").trim() {
         packed if packed.eq_ignore_ascii_case("gzip") => true,
         plain if plain.eq_ignore_ascii_case("identity") || plain.is_empty() => false,
@@ -39,10 +51,8 @@ async fn traces(State(shared): State<Arc<HttpShared>>, request: Request) -> Resu
     let now_ns = shared.daemon.now_ns();
     let _one = shared.traces.acquire().await;
     let taken = run_offloaded(&shared.daemon, || match is_packed {
-        true => {
-            gunzip(&body, BODY_BYTES_MAX).and_then(|body| tenant.ingest.ingest_request(&body, form, now_ns))
-        }
-        false => tenant.ingest.ingest_request(&body, form, now_ns),
+        true => gunzip(&body, BODY_BYTES_MAX).and_then(|body| take(&tenant.ingest, &body, form, now_ns)),
+        false => take(&tenant.ingest, &body, form, now_ns),
     });
     let kind = [(CONTENT_TYPE, form.content_type())];
     Ok(match taken.await {

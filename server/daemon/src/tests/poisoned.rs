@@ -85,6 +85,7 @@ const WRITES: &str = "
     store.backup /nowhere
     store.compact
     token.add another
+    token.rotate t
     token.revoke t
 ";
 

@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use annals::{Namespace, Ticket};
 
+use super::logs;
 use super::reply::{TraceReceipt, TraceRefusal};
 use super::span::{self, MappedSpan, SpanId, TraceId};
 use super::trace::{PARTS_MAX, Trace};
-use super::wire::{TraceEncoding, decode_request};
+use super::wire::{TraceEncoding, decode_logs, decode_request};
 
 /// Maximum number of open traces.
 const TRACES_MAX: usize = 512;
@@ -84,7 +85,27 @@ impl TraceIngest {
         form: TraceEncoding,
         now_ns: u64,
     ) -> Result<TraceReceipt, TraceRefusal> {
-        let (mut taken, traces) = map_request(body, form)?;
+        self.ingest(map_request(body, form)?, now_ns)
+    }
+
+    /// Ingests the events of model calls of a request with log records, as [`TraceIngest::ingest_request`].
+    ///
+    /// # Errors
+    /// As [`TraceIngest::ingest_request`].
+    pub fn ingest_logs(
+        &self,
+        body: &[u8],
+        form: TraceEncoding,
+        now_ns: u64,
+    ) -> Result<TraceReceipt, TraceRefusal> {
+        self.ingest(map_log_request(body, form)?, now_ns)
+    }
+
+    fn ingest(
+        &self,
+        (mut taken, traces): (TraceReceipt, SpansByTrace),
+        now_ns: u64,
+    ) -> Result<TraceReceipt, TraceRefusal> {
         let mut traces = traces.into_iter().peekable();
         while traces.peek().is_some() {
             self.evict_traces()?;
@@ -150,7 +171,8 @@ impl TraceIngest {
                         more
                     }
                     _ => {
-                        taken.reject(spans.len(), &format!("a trace has at most {PARTS_MAX} runs"));
+                        let count = spans.iter().map(|span| span.count).sum();
+                        taken.reject(count, &format!("a trace has at most {PARTS_MAX} runs"));
                         Ok(Vec::new())
                     }
                 });
@@ -278,15 +300,31 @@ pub(super) fn map_request(
     body: &[u8],
     form: TraceEncoding,
 ) -> Result<(TraceReceipt, SpansByTrace), TraceRefusal> {
+    let request = decode_request(body, form)?;
+    Ok(by_trace(|taken, take| span::map_spans(request, taken, take)))
+}
+
+/// As [`map_request`], for a request with log records.
+///
+/// # Errors
+/// As [`TraceIngest::ingest_request`].
+pub(super) fn map_log_request(
+    body: &[u8],
+    form: TraceEncoding,
+) -> Result<(TraceReceipt, SpansByTrace), TraceRefusal> {
+    let request = decode_logs(body, form)?;
+    Ok(by_trace(|taken, take| logs::map_logs(request, taken, take)))
+}
+
+/// Sorts what a request maps to by trace.
+fn by_trace(map: impl FnOnce(&mut TraceReceipt, &mut dyn FnMut(MappedSpan))) -> (TraceReceipt, SpansByTrace) {
     let mut taken = TraceReceipt::default();
     let mut traces = SpansByTrace::new();
-    span::map_spans(decode_request(body, form)?, &mut taken, |span| {
-        traces.entry(span.trace).or_default().push(span)
-    });
+    map(&mut taken, &mut |span| traces.entry(span.trace).or_default().push(span));
     for spans in traces.values_mut() {
         *spans = parents_first(std::mem::take(spans));
     }
-    Ok((taken, traces))
+    (taken, traces)
 }
 
 /// Processes a request completely except for the store, to test hostile input. Returns the number of frames.

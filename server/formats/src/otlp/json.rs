@@ -11,11 +11,13 @@ use std::marker::PhantomData;
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{
     AnyValue, ArrayValue, EntityRef, InstrumentationScope, KeyValue, KeyValueList,
 };
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs, SeverityNumber};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::span::{Event, Link, SpanKind};
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
@@ -32,6 +34,10 @@ const NO_ID: [u8; 1] = [0];
 
 pub(super) fn parse_request(body: &[u8]) -> serde_json::Result<ExportTraceServiceRequest> {
     Ok(serde_json::from_slice::<MessageObject<Request>>(body)?.0.into())
+}
+
+pub(super) fn parse_logs(body: &[u8]) -> serde_json::Result<ExportLogsServiceRequest> {
+    Ok(serde_json::from_slice::<MessageObject<LogRequest>>(body)?.0.into())
 }
 
 /// Declares a JSON message and its conversion to the protobuf message.
@@ -63,6 +69,18 @@ message!(OneSpan => Span {
     start_time_unix_nano: Big, end_time_unix_nano: Big, attributes: MessageList<Pair>, dropped_attributes_count: Small,
     events: MessageList<OneEvent>, dropped_events_count: Small, links: MessageList<OneLink>, dropped_links_count: Small,
     status: OptionalMessage<OneStatus>,
+});
+message!(LogRequest => ExportLogsServiceRequest { resource_logs: MessageList<OfLogResource> });
+message!(OfLogResource => ResourceLogs {
+    resource: OptionalMessage<Res>, scope_logs: MessageList<OfLogScope>, schema_url: JsonText,
+});
+message!(OfLogScope => ScopeLogs {
+    scope: OptionalMessage<Scope>, log_records: MessageList<OneRecord>, schema_url: JsonText,
+});
+message!(OneRecord => LogRecord {
+    time_unix_nano: Big, observed_time_unix_nano: Big, severity_number: LogSeverity, severity_text: JsonText,
+    body: OptionalMessage<AnyValueJson>, attributes: MessageList<Pair>, dropped_attributes_count: Small, flags: Small,
+    trace_id: Id, span_id: Id, event_name: JsonText,
 });
 message!(OneEvent => Event {
     time_unix_nano: Big, name: JsonText, attributes: MessageList<Pair>, dropped_attributes_count: Small,
@@ -231,6 +249,10 @@ scalar!(Bytes(Vec<u8>) = bytes, "base64 is wanted");
 scalar!(
     Kind(i32) = |text| text.parse().ok().or_else(|| Some(SpanKind::from_str_name(text)? as i32)),
     "a span's kind is a number"
+);
+scalar!(
+    LogSeverity(i32) = |text| text.parse().ok().or_else(|| Some(SeverityNumber::from_str_name(text)? as i32)),
+    "a severity is a number"
 );
 scalar!(
     Code(i32) = |text| text.parse().ok().or_else(|| Some(StatusCode::from_str_name(text)? as i32)),

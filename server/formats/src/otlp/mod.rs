@@ -10,10 +10,10 @@
 //!
 //! Layout: `wire` (limited decoding), `json` (OTLP/JSON decoding), `value` (its encoding), `conventions`
 //! (attribute names), `bodies` (input and output), `span_facts` (model, usage, tool calls), `span` (a span as
-//! a frame), `edges` (recorded and inferred), `trace` (a run), `ingest` (all open traces), `reply`
+//! a frame), `logs` (content that arrives as log records), `edges` (recorded and inferred), `trace` (a run), `ingest` (all open traces), `reply`
 //! (responses).
 //!
-//! Out of scope: logs and metrics; gRPC; other signals about a span, such as messages sent as log records.
+//! Out of scope: metrics; gRPC; log records other than events of model calls.
 
 mod bodies;
 mod conventions;
@@ -22,6 +22,7 @@ mod edges;
 pub(crate) mod fuzz;
 mod ingest;
 mod json;
+mod logs;
 mod reply;
 mod span;
 mod span_facts;

@@ -24,6 +24,8 @@ pub struct TraceReceipt {
     pub duplicates: u64,
     /// Spans that can never be accepted: resending them gives the same answer.
     pub rejected: u64,
+    /// Whether the request had log records.
+    pub(super) is_logs: bool,
     reasons: Vec<String>,
 }
 
@@ -40,7 +42,8 @@ impl TraceReceipt {
         &self.reasons
     }
 
-    /// The response body, an `ExportTraceServiceResponse`; its status is 200.
+    /// The response body, an `ExportTraceServiceResponse` or `ExportLogsServiceResponse`, which have the same
+    /// fields in protobuf; its status is 200.
     pub fn body(&self, form: TraceEncoding) -> Vec<u8> {
         let message = self.reasons.join("; ");
         match (form, self.rejected) {
@@ -54,7 +57,8 @@ impl TraceReceipt {
             }
             .encode_to_vec(),
             (TraceEncoding::Json, rejected) => {
-                let partial = json!({ "rejectedSpans": rejected.to_string(), "errorMessage": message });
+                let key = if self.is_logs { "rejectedLogRecords" } else { "rejectedSpans" };
+                let partial = json!({ key: rejected.to_string(), "errorMessage": message });
                 json!({ "partialSuccess": partial }).to_string().into_bytes()
             }
         }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use annals::{Component, Frame, Severity};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
+use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -18,7 +20,7 @@ use super::value;
 /// Maximum number of spans in a request.
 pub(super) const SPANS_MAX: usize = 8192;
 /// Maximum size of a resource and scope as JSON, in bytes: each frame stores its own copy.
-const RESOURCE_BYTES_MAX: usize = 64 << 10;
+pub(super) const RESOURCE_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of links that become edges; the metadata keeps all links.
 const LINKS_MAX: usize = 128;
 /// Maximum length of an agent's, model's or conversation's name, in bytes.
@@ -46,6 +48,8 @@ pub(super) struct MappedSpan {
     pub(super) component: Component,
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
+    /// How many spans, or log records, of the request it holds.
+    pub(super) count: usize,
     ingested: Value,
     /// The span as JSON, without the content of input and output.
     span_json: Box<RawValue>,
@@ -55,22 +59,40 @@ pub(super) struct MappedSpan {
 
 /// The resource and scope of spans.
 #[derive(Debug)]
-struct SpanOrigin {
+pub(super) struct SpanOrigin {
     resource: Arc<SpanResource>,
     scope: Box<RawValue>,
     schema_url: String,
 }
 
 #[derive(Debug)]
-struct SpanResource {
+pub(super) struct SpanResource {
     json: Box<RawValue>,
     schema_url: String,
     /// The name of the service.
     service: Option<String>,
 }
 
+impl SpanResource {
+    pub(super) fn new(resource: Option<&Resource>, schema_url: String) -> Self {
+        Self {
+            service: resource.and_then(|of| short_text(&of.attributes, conventions::SERVICE)),
+            json: resource.map(value::to_raw_json).unwrap_or_default(),
+            schema_url,
+        }
+    }
+}
+
 impl SpanOrigin {
-    fn bytes(&self) -> usize {
+    pub(super) fn new(
+        resource: Arc<SpanResource>,
+        scope: Option<&InstrumentationScope>,
+        schema_url: String,
+    ) -> Self {
+        Self { resource, scope: scope.map(value::to_raw_json).unwrap_or_default(), schema_url }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
         let SpanResource { json: told, schema_url, .. } = &*self.resource;
         told.get().len() + schema_url.len() + self.scope.get().len() + self.schema_url.len()
     }
@@ -111,6 +133,16 @@ impl MappedSpan {
         self.origin.resource.service.as_ref()
     }
 
+    /// Marks it as made of log records. Their usage is left out, because the span of the call has it, too: it
+    /// would count twice.
+    pub(super) fn mark_as_logs(&mut self, count: usize) {
+        self.count = count;
+        self.facts.stable.remove("usage");
+        if let Value::Object(ingested) = &mut self.ingested {
+            ingested.insert("signal".to_owned(), json!("logs"));
+        }
+    }
+
     /// The frame, with these edges in its metadata.
     pub(super) fn frame(self, parent: Option<u32>, edges: Option<Value>) -> annals::Result<Frame> {
         let Self { facts, origin, .. } = &self;
@@ -145,14 +177,9 @@ pub(super) fn map_spans(
 ) {
     let mut seen = 0;
     for ResourceSpans { resource, scope_spans, schema_url } in request.resource_spans {
-        let resource = Arc::new(SpanResource {
-            service: resource.as_ref().and_then(|of| short_text(&of.attributes, conventions::SERVICE)),
-            json: resource.as_ref().map(value::to_raw_json).unwrap_or_default(),
-            schema_url,
-        });
+        let resource = Arc::new(SpanResource::new(resource.as_ref(), schema_url));
         for ScopeSpans { scope, spans, schema_url } in scope_spans {
-            let scope = scope.as_ref().map(value::to_raw_json).unwrap_or_default();
-            let origin = Arc::new(SpanOrigin { resource: resource.clone(), scope, schema_url });
+            let origin = Arc::new(SpanOrigin::new(resource.clone(), scope.as_ref(), schema_url));
             let bytes = origin.bytes();
             for span in spans {
                 seen += 1;
@@ -176,7 +203,7 @@ pub(super) fn map_spans(
     }
 }
 
-fn map_span(span: &Span, origin: &Arc<SpanOrigin>) -> Result<MappedSpan, &'static str> {
+pub(super) fn map_span(span: &Span, origin: &Arc<SpanOrigin>) -> Result<MappedSpan, &'static str> {
     let trace = nonzero_id(&span.trace_id).ok_or("a trace id has 16 bytes, not all of them zero")?;
     let own = nonzero_id(&span.span_id).ok_or("a span id has 8 bytes, not all of them zero")?;
     let parent = match span.parent_span_id.as_slice() {
@@ -214,6 +241,7 @@ fn map_span(span: &Span, origin: &Arc<SpanOrigin>) -> Result<MappedSpan, &'stati
         input: input.bytes,
         output: output.bytes,
         facts,
+        count: 1,
     })
 }
 
@@ -238,7 +266,7 @@ fn ingested_metadata(
 }
 
 /// An id of `N` bytes that are not all zero.
-fn nonzero_id<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
+pub(super) fn nonzero_id<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
     <[u8; N]>::try_from(bytes).ok().filter(|id| id.iter().any(|byte| *byte != 0))
 }
 

@@ -7,8 +7,8 @@
 
 use std::io::Read;
 
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use prost::Message as _;
 
 use super::json;
 use super::reply::TraceRefusal;
@@ -76,18 +76,38 @@ pub(super) fn decode_request(
     body: &[u8],
     form: TraceEncoding,
 ) -> Result<ExportTraceServiceRequest, TraceRefusal> {
+    decode(body, form, MessageKind::Request, json::parse_request)
+}
+
+/// Decodes a body with log records.
+///
+/// # Errors
+/// 400 if the body cannot be decoded, 413 if it is too large.
+pub(super) fn decode_logs(
+    body: &[u8],
+    form: TraceEncoding,
+) -> Result<ExportLogsServiceRequest, TraceRefusal> {
+    decode(body, form, MessageKind::LogRequest, json::parse_logs)
+}
+
+fn decode<M: prost::Message + Default>(
+    body: &[u8],
+    form: TraceEncoding,
+    kind: MessageKind,
+    parse_json: impl FnOnce(&[u8]) -> serde_json::Result<M>,
+) -> Result<M, TraceRefusal> {
     if body.len() > BODY_BYTES_MAX {
         return Err(TraceRefusal::payload_too_large(format!("a body has at most {BODY_BYTES_MAX} bytes")));
     }
     match form {
         TraceEncoding::Protobuf => {
-            count_protobuf(body)?;
-            ExportTraceServiceRequest::decode(body)
+            count_protobuf(body, kind)?;
+            M::decode(body)
                 .map_err(|error| TraceRefusal::bad_request(format!("the body is not OTLP protobuf: {error}")))
         }
         TraceEncoding::Json => {
             count_json(body)?;
-            json::parse_request(body)
+            parse_json(body)
                 .map_err(|error| TraceRefusal::bad_request(format!("the body is not OTLP JSON: {error}")))
         }
     }
@@ -97,6 +117,10 @@ pub(super) fn decode_request(
 #[derive(Debug, Clone, Copy)]
 enum MessageKind {
     Request,
+    LogRequest,
+    ResourceLogs,
+    ScopeLogs,
+    LogRecord,
     ResourceSpans,
     Resource,
     ScopeSpans,
@@ -119,20 +143,24 @@ impl MessageKind {
     fn field(self, number: u64) -> Option<Self> {
         Some(match (self, number) {
             (Self::Request, 1) => Self::ResourceSpans,
-            (Self::ResourceSpans, 1) => Self::Resource,
+            (Self::LogRequest, 1) => Self::ResourceLogs,
+            (Self::ResourceLogs, 2) => Self::ScopeLogs,
+            (Self::ScopeLogs, 2) => Self::LogRecord,
+            (Self::ResourceSpans | Self::ResourceLogs, 1) => Self::Resource,
             (Self::ResourceSpans, 2) => Self::ScopeSpans,
             (Self::Resource, 3) => Self::Entity,
             (Self::Entity, 3 | 4) | (Self::Span, 15) => Self::Leaf,
-            (Self::ScopeSpans, 1) => Self::Scope,
+            (Self::ScopeSpans | Self::ScopeLogs, 1) => Self::Scope,
             (Self::ScopeSpans, 2) => Self::Span,
             (Self::Span, 11) => Self::Event,
             (Self::Span, 13) => Self::EventOrLink,
             (Self::Resource, 1)
             | (Self::Scope | Self::Event, 3)
             | (Self::Span, 9)
+            | (Self::LogRecord, 6)
             | (Self::EventOrLink, 4)
             | (Self::KeyValues, 1) => Self::KeyValue,
-            (Self::KeyValue, 2) | (Self::Array, 1) => Self::Value,
+            (Self::KeyValue, 2) | (Self::Array, 1) | (Self::LogRecord, 5) => Self::Value,
             (Self::Value, 5) => Self::Array,
             (Self::Value, 6) => Self::KeyValues,
             _ => return None,
@@ -140,8 +168,8 @@ impl MessageKind {
     }
 }
 
-fn count_protobuf(body: &[u8]) -> Result<(), TraceRefusal> {
-    let mut open = vec![(MessageKind::Request, body)];
+fn count_protobuf(body: &[u8], kind: MessageKind) -> Result<(), TraceRefusal> {
+    let mut open = vec![(kind, body)];
     let mut count = 0;
     while let Some((kind, rest)) = open.pop() {
         let Some((field, after)) = next_field(rest)? else { continue };

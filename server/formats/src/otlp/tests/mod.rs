@@ -3,6 +3,7 @@
 mod disks;
 mod forms;
 mod frames;
+mod logs;
 mod runs;
 
 use annals::{Namespace, RecordedFrame, RunReader, Store};
@@ -47,6 +48,14 @@ impl IngestBench {
     #[track_caller]
     fn frames(&self, name: &str) -> Vec<RecordedFrame> {
         self.run(name).frames().map(Result::unwrap).collect()
+    }
+
+    /// Closes the store; returns its directory.
+    fn close(self) -> tempfile::TempDir {
+        let Self { store, space, ingest, _directory } = self;
+        drop((ingest, space));
+        store.close().unwrap();
+        _directory
     }
 
     fn names(&self) -> Vec<String> {

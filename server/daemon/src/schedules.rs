@@ -1,0 +1,166 @@
+//! Work on a schedule: expired keys, retention, witnesses, backups.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use annals::retention::RunShare;
+use annals::upkeep::Sharing;
+
+use annals_review::memory_retention::delete_expired_memories;
+
+use super::backups::{KeptBackup, keep_backup};
+use super::config::{BackupSchedule, RetentionSchedule, WitnessSchedule};
+use super::databases::Databases;
+use super::session::Daemon;
+use super::witness::write_witness;
+
+/// Pause between two parts of a sweep.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Interval between sweeps for expired keys, and maximum number of deadlines examined at a time.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+const SWEPT_MAX: usize = 256;
+/// Interval of sampling: how long a run that is sampled out may remain after its end.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Periodically deletes expired keys, a few at a time, ends quiet traces, and closes idle namespaces.
+pub(super) async fn sweep(daemon: Arc<Daemon>) {
+    loop {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        for tenant in daemon.tenants() {
+            sweep_one(&tenant.databases).await;
+            // A store that cannot be written reports it to its writers.
+            let _ = tokio::task::block_in_place(|| tenant.ingest.end_quiet_traces(daemon.now_ns(), false));
+        }
+        tokio::task::block_in_place(|| daemon.close_idle_tenants());
+    }
+}
+
+/// Drops the runs that a policy does not keep, at the start and then on schedule.
+pub(super) async fn retain(daemon: Arc<Daemon>, schedule: RetentionSchedule) {
+    let samples = schedule.policy.sample != RunShare::ALL;
+    if samples {
+        // From here on, ended runs are tracked for sampling; the sweep handles earlier ones.
+        tokio::task::block_in_place(|| sample(&daemon, &schedule));
+    }
+    loop {
+        tokio::task::block_in_place(|| retain_once(&daemon, &schedule));
+        let next = tokio::time::Instant::now() + schedule.every;
+        while samples && tokio::time::Instant::now() + SAMPLE_INTERVAL < next {
+            tokio::time::sleep(SAMPLE_INTERVAL).await;
+            tokio::task::block_in_place(|| sample(&daemon, &schedule));
+        }
+        tokio::time::sleep_until(next).await;
+    }
+}
+
+/// Drops runs that have ended since the last call and that sampling excludes. Each is in the ledger under the
+/// sampling rule.
+fn sample(daemon: &Daemon, schedule: &RetentionSchedule) {
+    daemon.settle_memory();
+    match daemon.store.sample_ended(&schedule.policy) {
+        Ok(0) => {}
+        Ok(runs) => tracing::info!(runs, "runs sampled out"),
+        Err(why) => tracing::warn!(%why, "sampling failed; ended runs are sampled at the next sweep"),
+    }
+}
+
+/// One sweep. It is recorded as an operator's action if it dropped runs or failed.
+fn retain_once(daemon: &Daemon, schedule: &RetentionSchedule) {
+    // The time is checked first: the record written below would make the clock look valid.
+    let sweep = || {
+        let mut report = daemon.store.retain(daemon.store.plan_retention(&schedule.policy, None)?)?;
+        report.memories = delete_expired_memories(&daemon.store, &schedule.policy, report.at_ns, false)?;
+        annals::Result::Ok(report)
+    };
+    // Sampling must not drop a run before its outcome is in memory.
+    daemon.settle_memory();
+    let swept = sweep();
+    let failed = swept.as_ref().err().map(ToString::to_string);
+    let runs = swept.as_ref().map_or(0, |report| report.dropped().runs.saturating_sub(report.held));
+    let memories = swept.as_ref().map_or(0, |report| report.memories);
+    match &failed {
+        Some(why) => tracing::warn!(why, "a scheduled sweep failed"),
+        None => tracing::info!(runs, memories, "scheduled sweep"),
+    }
+    if runs > 0 || memories > 0 || failed.is_some() {
+        let done = format!("{runs} runs dropped, {memories} memories deleted");
+        let words = ["STORE.RETAIN".to_owned(), done].map(String::into_bytes);
+        let kept = daemon.operations.record("schedule", "", &words, failed.as_deref(), daemon.now_ns());
+        // A store that cannot be written reports it to its writers.
+        let _ = kept.and_then(annals::Ticket::wait);
+    }
+}
+
+/// Adds checkpoints to a folder, at the start and then on schedule, if the store has grown.
+pub(super) async fn keep_witnesses(daemon: Arc<Daemon>, schedule: WitnessSchedule) {
+    let mut kept = None;
+    loop {
+        let seqno = daemon.store.seqno();
+        if kept != Some(seqno) {
+            let made = tokio::task::block_in_place(|| {
+                let checkpoint = daemon.store.checkpoint().map_err(|error| error.to_string())?;
+                write_witness(&schedule.folder, &checkpoint, None).map_err(|error| error.to_string())
+            });
+            match made {
+                Ok(file) => {
+                    kept = Some(seqno);
+                    tracing::info!(file = %file.display(), "kept a checkpoint");
+                }
+                Err(why) => tracing::warn!(
+                    folder = %schedule.folder.display(),
+                    why,
+                    "no checkpoint could be kept: later erasures may not be noticed"
+                ),
+            }
+        }
+        tokio::time::sleep(schedule.every).await;
+    }
+}
+
+/// Makes backups in a folder, at the start and then on schedule. Each is recorded as an operator's action.
+pub(super) async fn keep_backups(daemon: Arc<Daemon>, schedule: BackupSchedule) {
+    loop {
+        let next = tokio::time::Instant::now() + schedule.every;
+        tokio::task::block_in_place(|| back_up_once(&daemon, &schedule));
+        tokio::time::sleep_until(next).await;
+    }
+}
+
+/// One backup of the schedule.
+fn back_up_once(daemon: &Daemon, schedule: &BackupSchedule) {
+    let (folder, now_ns) = (&schedule.folder, daemon.now_ns());
+    let made = keep_backup(&daemon.store, folder, schedule.keep, Sharing::Shared, now_ns);
+    let failed = match made {
+        Ok(KeptBackup { path, removed, left, .. }) => {
+            for (old, error) in left {
+                tracing::warn!(backup = %old.display(), %error, "an old backup could not be removed");
+            }
+            tracing::info!(backup = %path.display(), removed = removed.len(), "made a backup");
+            // `annals forget` names the places that may still hold a run.
+            let place = std::path::absolute(&path).unwrap_or(path);
+            daemon.store.note_backup(&place.to_string_lossy()).err().map(|error| error.to_string())
+        }
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(why) = &failed {
+        tracing::warn!(folder = %folder.display(), why, "a scheduled backup failed");
+    }
+    let words = ["STORE.BACKUP".to_owned(), folder.display().to_string()].map(String::into_bytes);
+    let kept = daemon.operations.record("schedule", "", &words, failed.as_deref(), now_ns);
+    // A store that cannot be written reports it to its writers.
+    let _ = kept.and_then(annals::Ticket::wait);
+}
+
+async fn sweep_one(databases: &Databases) {
+    let mut from = Vec::new();
+    loop {
+        // A store that cannot be read reports it to its readers.
+        let Ok((next, settled)) = databases.sweep(&from, SWEPT_MAX) else { break };
+        if let Some(settled) = settled {
+            let _ = settled.await;
+        }
+        let Some(next) = next else { break };
+        from = next;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
