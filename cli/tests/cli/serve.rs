@@ -500,7 +500,7 @@ fn environment_sets_options_and_json_log_is_pure() {
     assert!(all.contains("\"protocol\":\"resp\"") && all.contains("the daemon ends"), "{all}");
 }
 
-/// The text of a TLS file for tests, written where the test's daemon reads it.
+/// Writes the certificate and the key of the daemon's own tests. They protect nothing.
 #[expect(clippy::disallowed_methods, reason = "files that a user would have")]
 fn write_tls_files(bench: &CliBench) {
     let (cert, key) = (

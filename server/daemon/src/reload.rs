@@ -34,6 +34,7 @@ pub(super) fn reload_on_hangup(
                         tracing::warn!("options other than the tokens have changed: they need a restart");
                     }
                     known = read;
+                    // As a warning, because the log for people shows nothing less.
                     tracing::warn!("SIGHUP: the tokens and the certificate were read again");
                 }
                 Err(error) => {
@@ -62,7 +63,7 @@ fn reload(
     if let Some(read) = &read {
         daemon.access.replace_configured(read.tokens(namespace)?)?;
     }
-    // Nobody is left to be told only if the daemon ends.
+    // It fails only when the daemon ends.
     let _ = tls.send(ports);
     Ok(read)
 }

@@ -335,7 +335,7 @@ impl Daemon {
         let found = match self.access.find(user, token, self.now_ns()) {
             FoundToken::Valid(found) => Some(found),
             FoundToken::Expired(found) => {
-                // Whoever has its text is no guesser.
+                // The text is right, so this is no guess: the address is not limited.
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 let expired = expired_text(found.expires_ns);
                 tracing::warn!(peer, token = found.name, "a login was refused: {expired}");

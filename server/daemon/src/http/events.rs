@@ -362,13 +362,17 @@ struct ListedRun {
 
 impl ListedRun {
     fn new(told: Reply) -> Self {
-        let text = json::reply_to_json(told).to_string();
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let mut value: serde_json::Value =
+            serde_json::from_str(&json::reply_to_json(told)).unwrap_or_default();
+        // Lists have no metadata: a run would seem to change when it is looked at alone.
+        if let Some(fields) = value.as_object_mut() {
+            fields.remove("metadata");
+        }
         Self {
             uid: value["uid"].as_u64().unwrap_or_default(),
             name: value["name"].as_str().unwrap_or_default().to_owned(),
             is_open: value["status"] == "open",
-            told: text,
+            told: value.to_string(),
         }
     }
 }

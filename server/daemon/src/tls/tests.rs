@@ -156,7 +156,7 @@ fn client_without_tls_is_told_and_runs_nothing() {
     // Bytes that begin like TLS and are not: the connection ends.
     let (address, _stop) = listen(&bench, PortProtocol::Resp);
     let mut stream = connect(address);
-    stream.write_all(&[22, 3, 1, 0, 4, 9, 9, 9, 9]).unwrap();
+    stream.write_all(&[22, 3, 1, 0, 4, 99, 0, 0, 0]).unwrap();
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
     assert_eq!(rest.first(), Some(&21), "a TLS alert: {rest:?}");
