@@ -6,10 +6,10 @@
 
 pub mod blame {
     //! Which step caused the outcome of a run.
-    pub use annals_blame::validate;
     pub use annals_blame::document::{BlameSettings, Outcome, Spent};
     pub use annals_blame::oracle::RunOutcome;
     pub use annals_blame::ranking::{BaseRate, PairKind, PairRow, Role, base_rate, pairs};
+    pub use annals_blame::validate;
     pub use annals_blame::{
         BLAME_STEPS_TAG, BLAME_TAG, BlameDocument, BlameError, BlameOptions, BlameState, Blamer, Oracle,
         Perturbation, StepRow, Verdict, drop_blame, load_blame, rows,
@@ -33,7 +33,7 @@ pub use annals_proxy::embeddings::{
 #[cfg(feature = "middleware")]
 pub use annals_proxy::middleware;
 pub use annals_proxy::program::{
-    Program, ProgramError, StandardInput, Supervision, Survivor, StopReason, interrupted, when_interrupted,
+    Program, ProgramError, StandardInput, StopReason, Supervision, Survivor, interrupted, when_interrupted,
 };
 pub use annals_proxy::proxy::{
     CacheUse, ForkEdit, ForkEdits, RecordingSummary, ReplayDivergence, ReplayOptions, ReplaySummary, Timing,
@@ -43,8 +43,9 @@ pub use annals_proxy::{
     AttachOptions, AttachReport, CaptureReport, ChatEndpoint, Connection, DestinationKind, ForkOptions,
     ForkReport, HostPattern, Mount, MountError, Mounts, NetworkPolicy, NetworkScope, NondetError, NoticeFn,
     OnwardOptions, OnwardReport, Origin, ProxyError, RecordOptions, RecordReport, RecordedInput,
-    ReplayReport, RerunReport, Rerunner, RerunnerOptions, RunUsage, SessionError, TrafficReport, UnrecordedTraffic, UpstreamGuard, Variable, attach,
-    fork, inspect, record, replay, replay_onward, run_usage,
+    ReplayReport, RerunReport, Rerunner, RerunnerOptions, RunUsage, SessionError, TrafficReport,
+    UnrecordedTraffic, UpstreamGuard, Variable, attach, fork, inspect, record, replay, replay_onward,
+    run_usage,
 };
 pub use annals_review::memory_input::remember_json;
 pub use annals_review::memory_redaction::{redacted_entry, redacted_hits};

@@ -33,9 +33,7 @@ pub(crate) use read::{DiffArgs, OpenArgs, RunsArgs, ShowArgs, StateArgs, Suspect
 pub(crate) use record::{AttachArgs, NewRunArgs, RecordArgs};
 pub(crate) use replay::{DivergenceArg, DriftArgs, ForkArgs, ReplayArgs, TimingArg};
 pub(crate) use retain::{ForgetArgs, PinArgs, RetainArgs, UnpinArgs};
-pub(crate) use serve::{
-    LogFormatArg, McpArgs, ServeArgs, TokenAddArgs, TokenRotateArgs, TokenVerb,
-};
+pub(crate) use serve::{LogFormatArg, McpArgs, ServeArgs, TokenAddArgs, TokenRotateArgs, TokenVerb};
 pub(crate) use shared::{
     CacheArg, IdentityArgs, InputArgs, LingerArgs, LiveArgs, NetworkArgs, NetworkScopeArg, ProfileArgs,
     RuleArgs, StdinArg,

@@ -52,7 +52,8 @@ impl StoreAccess {
         };
         let space = store.namespace(namespace).map_err(engine_failure)?;
         let decisions = Deliberation::open(&space).map_err(engine_failure)?;
-        let answer = decisions.call(&Caller { session, ..Caller::new(OWNER) }, method, params).map_err(failure)?;
+        let answer =
+            decisions.call(&Caller { session, ..Caller::new(OWNER) }, method, params).map_err(failure)?;
         drop((decisions, space));
         store.close().map_err(engine_failure)?;
         Ok(answer)

@@ -69,12 +69,7 @@ impl McpStore for ToolStore {
         self.redactor.as_ref()
     }
 
-    fn recall(
-        &self,
-        whose: &Identity,
-        question: &str,
-        wanted: &MemoryQuery<'_>,
-    ) -> Result<Vec<MemoryHit>> {
+    fn recall(&self, whose: &Identity, question: &str, wanted: &MemoryQuery<'_>) -> Result<Vec<MemoryHit>> {
         // Without a namespace the embedder caches no vectors, so that a read writes nothing.
         let embedder = ConfiguredEmbedder::from_environment(None)?;
         match Memory::open(&self.namespace()?) {
@@ -122,9 +117,8 @@ impl McpStore for ToolStore {
 
     fn diagnose(&self, session: &str) -> Result<String> {
         let parsed = SessionDiagnostic::parse(session).map_err(|error| Error::invalid(error.to_string()))?;
-        let report =
-            StoreAccess::diagnose(&self.root, &self.namespace, (session, &parsed), None, self.wait)
-                .map_err(refusal)?;
+        let report = StoreAccess::diagnose(&self.root, &self.namespace, (session, &parsed), None, self.wait)
+            .map_err(refusal)?;
         serde_json::to_string(&report).map_err(|error| Error::invalid(error.to_string()))
     }
 }

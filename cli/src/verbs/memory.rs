@@ -34,14 +34,8 @@ pub(super) fn remember(global: &GlobalArgs, args: &RememberArgs, out: &mut CliOu
     let place = source_name(&args.file);
     let text = parse_utf8(bytes, &place, "a memory is JSON in UTF-8")?;
     let root = locate::store(global.store.as_deref());
-    let id = StoreAccess::remember(
-        &root,
-        &global.namespace,
-        &whose,
-        &text,
-        StoreWait::from_args(global),
-    )
-    .map_err(|failure| failure.with_place(&place))?;
+    let id = StoreAccess::remember(&root, &global.namespace, &whose, &text, StoreWait::from_args(global))
+        .map_err(|failure| failure.with_place(&place))?;
     let name = whose.name();
     if out.json {
         return out.object(&json!({ "id": id, "identity": name }));

@@ -127,7 +127,9 @@ mod tests {
 
     #[test]
     fn pieces_joined_are_the_whole_text() {
-        for text in ["a \"quoted\\\" text\n".repeat(9_000), "é\u{202e}\u{1b}[31m".repeat(5_000), String::new()] {
+        for text in
+            ["a \"quoted\\\" text\n".repeat(9_000), "é\u{202e}\u{1b}[31m".repeat(5_000), String::new()]
+        {
             let (mut from, mut joined) = (0, String::new());
             loop {
                 let piece = text_piece(text.as_bytes(), from).expect("a place of the text");

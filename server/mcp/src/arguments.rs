@@ -46,10 +46,7 @@ pub(crate) struct Arguments(Map<String, Value>);
 
 impl Arguments {
     /// Checks the arguments of a call. A null counts as absent.
-    pub(crate) fn parse(
-        parameters: &[Parameter],
-        mut given: Map<String, Value>,
-    ) -> Result<Self, ToolError> {
+    pub(crate) fn parse(parameters: &[Parameter], mut given: Map<String, Value>) -> Result<Self, ToolError> {
         given.retain(|_, value| !value.is_null());
         if let Some(unknown) = given.keys().find(|name| !parameters.iter().any(|known| known.name == *name)) {
             let names: Vec<_> = parameters.iter().map(|known| known.name).collect();
@@ -108,9 +105,7 @@ impl ParameterKind {
             Self::Share => value.as_f64().is_some_and(|share| (0.0..=1.0).contains(&share)),
             Self::Boolean => value.is_boolean(),
             Self::OneOf(allowed) => value.as_str().is_some_and(|text| allowed.contains(&text)),
-            Self::Texts => {
-                value.as_array().is_some_and(|list| list.iter().all(Value::is_string))
-            }
+            Self::Texts => value.as_array().is_some_and(|list| list.iter().all(Value::is_string)),
             Self::Object => value.is_object(),
         }
     }

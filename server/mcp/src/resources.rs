@@ -50,9 +50,13 @@ mod tests {
         let run = |run: &str, seq| Some(ResourceAddress { run: run.to_owned(), seq });
         assert_eq!(of("annals://run/agent%2F1"), run("agent/1", None));
         assert_eq!(of("annals://run/a/frame/7"), run("a", Some(7)));
-        for other in
-            ["annals://run/", "annals://run/a/frame/x", "annals://run/a/7", "file:///etc/passwd", "annals://key/a"]
-        {
+        for other in [
+            "annals://run/",
+            "annals://run/a/frame/x",
+            "annals://run/a/7",
+            "file:///etc/passwd",
+            "annals://key/a",
+        ] {
             assert_eq!(of(other), None, "{other}");
         }
     }

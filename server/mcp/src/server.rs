@@ -52,7 +52,8 @@ impl McpServer {
     async fn call_apart(&self, name: String, given: Map<String, Value>) -> Result<String, ToolError> {
         let server = self.clone();
         let called = tokio::task::spawn_blocking(move || server.call(&name, given)).await;
-        let answer = called.map_err(|error| ToolError(format!("the tool ended without a result: {error}")))??;
+        let answer =
+            called.map_err(|error| ToolError(format!("the tool ended without a result: {error}")))??;
         let text = answer.to_string();
         if text.len() + DATA_NOTICE.len() > ANSWER_BYTES_MAX {
             return Err(ToolError(format!(
@@ -87,7 +88,9 @@ impl ServerHandler for McpServer {
     ) -> Result<CallToolResponse, ErrorData> {
         let given = request.arguments.unwrap_or_default();
         let result = match self.call_apart(request.name.into_owned(), given).await {
-            Ok(text) => CallToolResult::success(vec![ContentBlock::text(DATA_NOTICE), ContentBlock::text(text)]),
+            Ok(text) => {
+                CallToolResult::success(vec![ContentBlock::text(DATA_NOTICE), ContentBlock::text(text)])
+            }
             Err(ToolError(why)) => CallToolResult::error(vec![ContentBlock::text(clipped(&why, 2000))]),
         };
         Ok(result.into())
@@ -117,7 +120,8 @@ impl ServerHandler for McpServer {
             return Err(not_found(format!("resources are {RUN_TEMPLATE} and {FRAME_TEMPLATE}")));
         };
         let (tool, arguments) = address.tool_call();
-        let text = self.call_apart(tool.to_owned(), arguments).await.map_err(|ToolError(why)| not_found(why))?;
+        let text =
+            self.call_apart(tool.to_owned(), arguments).await.map_err(|ToolError(why)| not_found(why))?;
         let notice = ResourceContents::text(DATA_NOTICE, request.uri.clone());
         let data = ResourceContents::text(text, request.uri).with_mime_type("application/json");
         Ok(ReadResourceResult::new(vec![notice, data]).into())
@@ -125,10 +129,8 @@ impl ServerHandler for McpServer {
 }
 
 fn description(tool: &'static Tool) -> ToolDescription {
-    let annotations = ToolAnnotations::with_title(tool.title)
-        .read_only(!tool.writes)
-        .destructive(false)
-        .open_world(false);
+    let annotations =
+        ToolAnnotations::with_title(tool.title).read_only(!tool.writes).destructive(false).open_world(false);
     ToolDescription::new(tool.name, tool.description, schema(tool.parameters)).annotate(annotations)
 }
 
@@ -146,10 +148,8 @@ pub fn serve_stdio(store: Arc<dyn McpStore>) -> annals::Result<()> {
         .build()
         .map_err(|error| failed(&error))?;
     let served = runtime.block_on(async {
-        let running = McpServer::new(store)
-            .serve(rmcp::transport::stdio())
-            .await
-            .map_err(|error| failed(&error))?;
+        let running =
+            McpServer::new(store).serve(rmcp::transport::stdio()).await.map_err(|error| failed(&error))?;
         running.waiting().await.map(drop).map_err(|error| failed(&error))
     });
     // A pending read of standard input must not keep the process.

@@ -229,16 +229,18 @@ fn errors_are_short_and_name_the_remedy() {
         "there is no run \"b\"; search_runs lists the runs"
     );
     assert!(refused(&server, "get_run", json!({ "run": "x".repeat(10_000) })).len() < 400);
-    assert_eq!(
-        refused(&server, "get_frame", json!({ "run": "a", "seq": 2 })),
-        "the run has frames 1 to 1"
+    assert_eq!(refused(&server, "get_frame", json!({ "run": "a", "seq": 2 })), "the run has frames 1 to 1");
+    assert!(
+        refused(&server, "get_frame", json!({ "run": "a", "seq": 1, "part": "state" }))
+            .contains("no snapshot")
     );
-    assert!(refused(&server, "get_frame", json!({ "run": "a", "seq": 1, "part": "state" })).contains("no snapshot"));
     for cursor in ["x", "-1", "99999999999999999999"] {
         let arguments = json!({ "run": "a", "seq": 1, "part": "response", "cursor": cursor });
         assert_eq!(refused(&server, "get_frame", arguments), "the cursor is not one that this tool gave");
     }
-    assert!(refused(&server, "search_runs", json!({ "since": "yesterday" })).contains("2026-11-24T00:00:00Z"));
+    assert!(
+        refused(&server, "search_runs", json!({ "since": "yesterday" })).contains("2026-11-24T00:00:00Z")
+    );
     assert!(refused(&server, "no_such_tool", json!({})).contains("last_failed_run"));
 }
 
@@ -294,7 +296,8 @@ fn memory_tools_store_and_find() {
     let question = json!({ "question": "Why was loan #42 rejected?", "tenant": "bank" });
     let found = call(&reader, "recall", question);
     assert!(found["hits"][0]["evidence"].as_str().unwrap().contains("credit 580"), "{found}");
-    let other = call(&reader, "recall", json!({ "question": "Why was loan #42 rejected?", "tenant": "other" }));
+    let other =
+        call(&reader, "recall", json!({ "question": "Why was loan #42 rejected?", "tenant": "other" }));
     assert_eq!(other["hits"], json!([]));
 }
 
@@ -357,6 +360,8 @@ fn tools_have_distinct_names_and_described_parameters() {
         assert!(tool.description.ends_with('.'), "{}", tool.name);
         let schema: Map<String, Value> = crate::arguments::schema(tool.parameters);
         let properties = schema["properties"].as_object().unwrap();
-        assert!(properties.values().all(|one| one["description"].as_str().is_some_and(|text| !text.is_empty())));
+        assert!(
+            properties.values().all(|one| one["description"].as_str().is_some_and(|text| !text.is_empty()))
+        );
     }
 }

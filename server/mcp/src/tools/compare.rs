@@ -73,9 +73,7 @@ fn compare_runs(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, To
 }
 
 fn body_item(body: &BodyDifference) -> Value {
-    let span = |kind: &str, at: &annals_policy::providers::FirstDifference| {
-        json!({ "compared_by": kind, "at": at.at, "a": field(&at.was), "b": field(&at.is) })
-    };
+    let span = |kind: &str, at: &annals_policy::providers::FirstDifference| json!({ "compared_by": kind, "at": at.at, "a": field(&at.was), "b": field(&at.is) });
     match body {
         BodyDifference::Same => Value::from("same"),
         BodyDifference::Hidden => Value::from("differs in what the profile does not show"),

@@ -119,12 +119,7 @@ pub(super) const RECORD_THOUGHT: Tool = Tool {
     title: "Record a thought",
     description: "Adds a thought to the agent's next decision, or to the stored decision with this id.",
     parameters: &[
-        Parameter {
-            name: "text",
-            kind: ParameterKind::Text,
-            is_required: true,
-            description: "The thought",
-        },
+        Parameter { name: "text", kind: ParameterKind::Text, is_required: true, description: "The thought" },
         Parameter {
             name: "decision_id",
             kind: ParameterKind::Text,
@@ -168,8 +163,7 @@ pub(super) const REVIEW_OUTCOME: Tool = Tool {
     ],
     writes: true,
     run: |store, arguments| {
-        let mut params =
-            json!({ "id": arguments.text("decision_id"), "outcome": arguments.text("outcome") });
+        let mut params = json!({ "id": arguments.text("decision_id"), "outcome": arguments.text("outcome") });
         if let Some(result) = arguments.text("result") {
             params["actualResult"] = result.into();
         }
@@ -210,7 +204,9 @@ fn change(store: &dyn McpStore, method: Method, params: Option<Value>) -> Result
 /// The filters of a query, by the names of CSTP.
 fn filters(arguments: &Arguments) -> Map<String, Value> {
     let mut filters = Map::new();
-    for (argument, name) in [("category", "category"), ("stakes", "stakes"), ("agent", "agent"), ("run", "run")] {
+    for (argument, name) in
+        [("category", "category"), ("stakes", "stakes"), ("agent", "agent"), ("run", "run")]
+    {
         if let Some(text) = arguments.text(argument) {
             filters.insert(name.to_owned(), text.into());
         }
@@ -277,5 +273,7 @@ fn lessons(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolErr
         }
     }
     let more = ids.len() - page.len();
-    Ok(json!({ "failures_by_category": distribution, "misleading": page.into_items(), "misleading_more": more }))
+    Ok(
+        json!({ "failures_by_category": distribution, "misleading": page.into_items(), "misleading_more": more }),
+    )
 }

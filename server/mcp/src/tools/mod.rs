@@ -60,9 +60,7 @@ const CURSOR: Parameter = Parameter {
 fn named_run(space: &Namespace, arguments: &Arguments, name: &str) -> Result<RunReader, ToolError> {
     let name = arguments.text(name).unwrap_or_default();
     match space.run(name) {
-        Err(error) if error.kind() == annals::ErrorKind::NotFound && name == "last" => {
-            Ok(space.last_run()?)
-        }
+        Err(error) if error.kind() == annals::ErrorKind::NotFound && name == "last" => Ok(space.last_run()?),
         Err(error) if error.kind() == annals::ErrorKind::NotFound => {
             let name = clipped(name, 200);
             Err(ToolError(format!("there is no run {name:?}; search_runs lists the runs")))
@@ -75,8 +73,8 @@ fn named_run(space: &Namespace, arguments: &Arguments, name: &str) -> Result<Run
 fn cursor_place(arguments: &Arguments, first: u64) -> Result<u64, ToolError> {
     match arguments.text("cursor") {
         None => Ok(first),
-        Some(cursor) => cursor
-            .parse()
-            .map_err(|_| ToolError("the cursor is not one that this tool gave".to_owned())),
+        Some(cursor) => {
+            cursor.parse().map_err(|_| ToolError("the cursor is not one that this tool gave".to_owned()))
+        }
     }
 }

@@ -185,9 +185,8 @@ fn filter(arguments: &Arguments) -> Result<RunFilter, ToolError> {
     };
     let time = |name: &str| -> Result<Option<u64>, ToolError> {
         let Some(text) = arguments.text(name) else { return Ok(None) };
-        let at: Timestamp = text
-            .parse()
-            .map_err(|_| ToolError(format!("{name} must be a time as 2026-11-24T00:00:00Z")))?;
+        let at: Timestamp =
+            text.parse().map_err(|_| ToolError(format!("{name} must be a time as 2026-11-24T00:00:00Z")))?;
         Ok(Some(u64::try_from(at.as_nanosecond()).unwrap_or(0)))
     };
     Ok(RunFilter {
@@ -215,12 +214,7 @@ impl TextSearch {
 
     /// Whether a body of the run holds the text. Takes the bytes that it reads from `room`, and reads the run
     /// to its end even if it has less.
-    fn is_in(
-        &self,
-        reader: &RunReader,
-        by: Option<&Redactor>,
-        room: &mut usize,
-    ) -> annals::Result<bool> {
+    fn is_in(&self, reader: &RunReader, by: Option<&Redactor>, room: &mut usize) -> annals::Result<bool> {
         for frame in reader.frames() {
             let frame = redacted_frame(frame?, by);
             for body in [&frame.input, &frame.output] {
@@ -236,8 +230,7 @@ impl TextSearch {
 }
 
 fn last_failed_run(store: &dyn McpStore, _: &Arguments) -> Result<Value, ToolError> {
-    let filter =
-        RunFilter { statuses: vec![Status::Failed, Status::Abandoned], ..RunFilter::default() };
+    let filter = RunFilter { statuses: vec![Status::Failed, Status::Abandoned], ..RunFilter::default() };
     let mut after = None;
     let space = store.namespace()?;
     loop {
@@ -357,9 +350,7 @@ fn listed_frame(reader: &RunReader, seq: u32, by: Option<&Redactor>) -> annals::
     let frame = reader.frame(seq)?;
     let says = match answer_summary(&frame, by, SAYS_BYTES_MAX) {
         Some(summary) => says(&summary),
-        None => {
-            String::from_utf8_lossy(&redacted_frame(frame, by).output).into_owned()
-        }
+        None => String::from_utf8_lossy(&redacted_frame(frame, by).output).into_owned(),
     };
     if !says.is_empty() {
         item.insert("says".to_owned(), clipped(&says, SAYS_BYTES_MAX).into());
@@ -394,9 +385,7 @@ pub(super) fn put_answer(item: &mut Map<String, Value>, summary: &ExchangeSummar
         }
     }
     if !summary.tool_calls.is_empty() {
-        let call = |call: &annals_policy::providers::ModelToolCall| {
-            json!({ "name": field(&call.name), "arguments": field(call.arguments.head()) })
-        };
+        let call = |call: &annals_policy::providers::ModelToolCall| json!({ "name": field(&call.name), "arguments": field(call.arguments.head()) });
         let shown = summary.tool_calls.iter().take(NEW_LINES_MAX).map(call).collect();
         item.insert("tool_calls".to_owned(), Value::Array(shown));
         let more = summary.tool_calls.len().saturating_sub(NEW_LINES_MAX) as u64 + summary.tool_calls_more;
