@@ -126,7 +126,7 @@ except redis.RedisError as error:
 def python(daemon, folder, packages, program):
     installed([sys.executable, "-m", "venv", "venv"], folder)
     pip = [folder / "venv/bin/python", "-m", "pip", "install", "--quiet", "--retries=1", "--disable-pip-version-check"]
-    installed([*pip, *(f"{name}=={VERSIONS[name]}" for name in packages)], folder)
+    installed([*pip, *(f"{name}=={VERSIONS[name]}" if name in VERSIONS else name for name in packages)], folder)
     (folder / "doings.py").write_text(program)
     yield from redis_clients.told(daemon, folder, [folder / "venv/bin/python", "doings.py"])
 
@@ -136,7 +136,8 @@ def langchain(daemon, folder):
 
 
 def litellm(daemon, folder):
-    yield from python(daemon, folder, ["redis", "litellm"], LITELLM)
+    # litellm imports fastapi when its cache answers, and does not require it.
+    yield from python(daemon, folder, ["redis", "litellm", "fastapi"], LITELLM)
 
 
 class TlsDaemon(Daemon):

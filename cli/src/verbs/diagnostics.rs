@@ -2,6 +2,7 @@
 
 use annals_diagnostics::{
     Diagnostics, FailureCategory, LessonFilter, SESSION_BYTES_MAX, SessionDiagnostic, SessionReport,
+    SessionResult,
 };
 use serde_json::json;
 
@@ -22,7 +23,7 @@ pub(super) fn diagnose(global: &GlobalArgs, args: &DiagnoseArgs, out: &mut CliOu
             if out.json
                 && let Failure::Message { message, .. } = &failure
             {
-                out.object(&json!({ "id": null, "aggressiveDownweightApplied": 0, "failures": [message] }))?;
+                out.object(&SessionResult { report: None, failures: vec![message.clone()] })?;
             }
             failure.print();
             Ok(())
@@ -73,9 +74,7 @@ fn print_category(
 
 fn print_session(report: &SessionReport, out: &mut CliOutput) -> CliResult<()> {
     if out.json {
-        let mut object = serde_json::to_value(report).unwrap_or_default();
-        object["failures"] = json!([]);
-        return out.object(&object);
+        return out.object(&SessionResult { report: Some(report.clone()), failures: Vec::new() });
     }
     let category = report.failure_category.map(|category| format!(", {}", category.name()));
     let repeated = if report.repeated { " (reported before: nothing changed)" } else { "" };

@@ -17,10 +17,10 @@ pub fn rename_tool_calls(body: &[u8], from: &str, to: &str) -> Option<Vec<u8>> {
     let mut renamed = false;
     let mut lines = Vec::new();
     for line in text.split('\n') {
-        let event =
+        let mut event =
             line.strip_prefix("data:").and_then(|data| serde_json::from_str::<Value>(data.trim()).ok());
-        match event {
-            Some(mut event) if rename(&mut event, 0, from, to) => {
+        match &mut event {
+            Some(event) if rename(event, 0, from, to) => {
                 renamed = true;
                 lines.push(format!("data: {event}"));
             }
