@@ -17,15 +17,11 @@ pub fn rename_tool_calls(body: &[u8], from: &str, to: &str) -> Option<Vec<u8>> {
     let mut renamed = false;
     let mut lines = Vec::new();
     for line in text.split('\n') {
-        let mut event =
+        let event =
             line.strip_prefix("data:").and_then(|data| serde_json::from_str::<Value>(data.trim()).ok());
-        match &mut event {
-            Some(event) if rename(event, 0, from, to) => {
-                renamed = true;
-                lines.push(format!("data: {event}"));
-            }
-            _ => lines.push(line.to_owned()),
-        }
+        let changed = event.and_then(|mut event| rename(&mut event, 0, from, to).then_some(event));
+        renamed |= changed.is_some();
+        lines.push(changed.map_or_else(|| line.to_owned(), |event| format!("data: {event}")));
     }
     renamed.then(|| lines.join("\n").into_bytes())
 }
