@@ -168,7 +168,7 @@ impl TokenRegistry {
 
     /// Whether there is a token of this name.
     pub(super) fn has_name(&self, name: &str) -> bool {
-        self.tokens.read().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner).iter().any(|token| token.name == *name)
     }
 
     /// All tokens, ordered by name.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Read};
 
-use annals_formats::otlp::{BODY_BYTES_MAX, TraceEncoding, TraceIngest, TraceReceipt};
+use annals_formats::otlp::{BODY_BYTES_MAX, TraceEncoding, TraceReceipt};
 use serde_json::json;
 use serde_json::value::RawValue;
 
