@@ -259,7 +259,7 @@ fn run_forks(blamer: &Blamer, resumed: Option<BlameDocument>, args: &BlameArgs) 
     let shown = AtomicU64::new(0);
     let progress = move |done: u64, planned: u64| {
         // A line for each tenth, so that a log stays short.
-        let tenth = if planned == 0 { 0 } else { done * 10 / planned };
+        let tenth = (done * 10).checked_div(planned).unwrap_or(0);
         if tenth > shown.fetch_max(tenth, Ordering::Relaxed) && planned >= 50 {
             print_note(format_args!("{done} forks done of {planned} planned so far"));
         }
@@ -274,7 +274,7 @@ fn print_spent(document: &BlameDocument, grown: u64) {
         (_, dollars) if dollars > 0.0 => format!(", ${dollars:.4}"),
         _ => ", price unknown".to_owned(),
     };
-    let each = if spent.forks == 0 { 0 } else { grown / spent.forks };
+    let each = grown.checked_div(spent.forks).unwrap_or(0);
     print_note(format_args!(
         "{}, {} to models{money}; the store grew by {} a fork: annals runs --tag annals.blame={}",
         plural(spent.forks, "fork"),

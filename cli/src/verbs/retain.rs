@@ -303,7 +303,7 @@ fn forget_content(
     let number = |name: &str| done[name].as_u64().unwrap_or_default();
     let list = |name: &str| -> Vec<String> {
         let texts = done["held"][name].as_array().into_iter().flatten();
-        texts.filter_map(Value::as_str).map(|text| printable(text)).collect()
+        texts.filter_map(Value::as_str).map(printable).collect()
     };
     let what = done["forgotten"].as_str().unwrap_or_default();
     let records = plural(number("records"), "record");

@@ -201,6 +201,7 @@ fn help_shows_the_verbs_in_groups() {
 
 /// A verb without a test would be the first that breaks.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a test reads its own sources")]
 fn every_verb_has_help_and_a_test() {
     let bench = CliBench::new();
     let help = bench.run("--help").text();

@@ -13,9 +13,7 @@ const EXAMPLE: &str = r#"{ "decision": "Reject loan 42", "confidence": 0.9, "cat
 impl CliBench {
     fn decide(&self, args: &[&str]) -> String {
         let told = String::from_utf8(self.run_args(["decide"].iter().chain(args)).ok()).unwrap();
-        let id =
-            told.strip_prefix("decided ").and_then(|rest| rest.get(..8)).unwrap_or_else(|| panic!("{told}"));
-        id.to_owned()
+        told.strip_prefix("decided ").and_then(|rest| rest.get(..8)).expect(&told).to_owned()
     }
 }
 

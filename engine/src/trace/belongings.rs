@@ -225,15 +225,15 @@ impl<'a> Belongings<'a> {
             let mut parts = found.get(8..).unwrap_or_default().splitn(2, |byte| *byte == 0);
             let name = std::str::from_utf8(parts.next().unwrap_or_default()).unwrap_or_default();
             // A key that is not a valid link has no belonging.
-            if let (false, Some(key)) = (name.is_empty(), parts.next()) {
-                if let Some(keyspace) = self.keyspace(name)? {
-                    if flags & NUMBERED != 0 {
-                        self.remove_number(&keyspace, name, key, writer)?;
-                    }
-                    // A value that is not written yet must not come back later.
-                    self.core.deferred.remove(&(self.namespace, keyspace.id(), key.to_vec()));
-                    self.add_deletion(&keyspace, key, writer)?;
+            if let (false, Some(key)) = (name.is_empty(), parts.next())
+                && let Some(keyspace) = self.keyspace(name)?
+            {
+                if flags & NUMBERED != 0 {
+                    self.remove_number(&keyspace, name, key, writer)?;
                 }
+                // A value that is not written yet must not come back later.
+                self.core.deferred.remove(&(self.namespace, keyspace.id(), key.to_vec()));
+                self.add_deletion(&keyspace, key, writer)?;
             }
             self.add_deletion(&links, &found, writer)?;
         }

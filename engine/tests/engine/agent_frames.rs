@@ -70,7 +70,8 @@ fn model_call_keeps_every_field_and_names_a_missing_one() {
     assert!(space.run("r").unwrap().frame(1).unwrap().metadata.is_empty());
     let prompt = "You are a clerk.\n\nUser: refund order 7";
     let raw = b"{\"choices\":[\xff\x00]}";
-    let fields: [(&str, fn(LlmFrame) -> LlmFrame); 5] = [
+    type SetField = fn(LlmFrame) -> LlmFrame;
+    let fields: [(&str, SetField); 5] = [
         ("model", |frame| frame.model("gpt-4o-2024-08-06")),
         ("sampling", |frame| frame.sampling(json!({ "temperature": 0.2, "top_p": 1, "seed": 7 }))),
         ("parsed", |frame| frame.parsed(json!({ "tool": "refund" }))),

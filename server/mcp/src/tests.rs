@@ -1,5 +1,4 @@
 //! The tools over a real store: what they find, their limits, and hostile recordings.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 

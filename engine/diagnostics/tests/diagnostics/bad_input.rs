@@ -91,13 +91,13 @@ fn failure_context_is_kept_byte_for_byte() {
 #[test]
 fn clock_that_goes_backwards_loses_nothing() {
     let bench = Bench::new();
-    let mut number = 0;
-    for (ns, outcome) in
+    for (number, (ns, outcome)) in
         [(50, "rejected"), (40, "rejected"), (30, "rejected"), (20, "rejected"), (10, "accepted")]
+            .into_iter()
+            .enumerate()
     {
         bench.sim.set_now_ns(ns * 1_000_000);
         bench.record(&ended(&format!("s{number}"), outcome, &["o"]));
-        number += 1;
     }
     assert_eq!(bench.diagnostics.weight_history("o").unwrap().len(), 5);
     for (since_ms, misleading, failed) in

@@ -1,5 +1,5 @@
 //! Diagnostics of sessions, over a store on a simulated disk.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bad_input;
 mod counts;

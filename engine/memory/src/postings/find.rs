@@ -53,14 +53,17 @@ pub(super) fn damaged(error: &CodecError) -> Error {
     Error::new(ErrorKind::Damaged, error.to_string())
 }
 
+/// Reads the value of a key of the index.
+type GetFn<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>>;
+
+/// Number, key and card of an entry that no part of the index holds yet.
+type TailEntry = (u64, Vec<u8>, Arc<Vec<u8>>);
+
 /// Reads the table of a part.
-pub(super) fn read_table(
-    get: &mut dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>>,
-    partition: &Partition,
-    part: &PartInfo,
-) -> Result<Table> {
+pub(super) fn read_table(get: GetFn<'_>, partition: &Partition, part: &PartInfo) -> Result<Table> {
     let mut rows = Vec::with_capacity(part.count as usize);
-    for block in 0..part.count.div_ceil(TABLE_BLOCK as u32) {
+    for (block, _) in (0..part.count).step_by(TABLE_BLOCK).enumerate() {
+        let block = u32::try_from(block).unwrap_or(u32::MAX);
         let bytes = get(&table_key(partition, part.id, block))?.ok_or_else(|| damaged(&missing_bucket()))?;
         read_table_block(&bytes, &mut rows).map_err(|error| damaged(&error))?;
     }
@@ -210,12 +213,7 @@ impl Memory {
     }
 
     /// Numbers, keys and cards of the tail.
-    fn read_tail(
-        &self,
-        view: &View,
-        partition: &Partition,
-        from: u64,
-    ) -> Result<Vec<(u64, Vec<u8>, Arc<Vec<u8>>)>> {
+    fn read_tail(&self, view: &View, partition: &Partition, from: u64) -> Result<Vec<TailEntry>> {
         let spaces =
             self.postings.as_ref().ok_or_else(|| Error::bug("a memory without an index has a tail"))?;
         let mut tail = Vec::new();

@@ -55,7 +55,6 @@ impl Term {
         // The golden ratio's bits: neighbouring values fall far apart.
         let mixed = (value ^ (u64::from(kind) << 61)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        #[expect(clippy::cast_possible_truncation, reason = "the upper half")]
         let upper = (mixed >> 32) as u32;
         // The upper bits, so that a part with twice the buckets splits each bucket in two.
         if buckets <= 1 { 0 } else { upper >> (32 - buckets.trailing_zeros()) }

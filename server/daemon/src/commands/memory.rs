@@ -92,7 +92,9 @@ fn put(call: &mut CommandCall<'_, '_>) -> CommandResult {
         check_embedder(embedder, with.id(), "a memory")?;
         match submit_entries(&memory, &identity, &entries, &*with)? {
             Some((ids, ticket)) => {
-                ticket.map(|ticket| call.work.await_before_reply(ticket));
+                if let Some(ticket) = ticket {
+                    call.work.await_before_reply(ticket);
+                }
                 ids
             }
             None => {
@@ -104,7 +106,9 @@ fn put(call: &mut CommandCall<'_, '_>) -> CommandResult {
             }
         }
     } else {
-        memory.submit_put(&identity, &entries)?.map(|ticket| call.work.await_before_reply(ticket));
+        if let Some(ticket) = memory.submit_put(&identity, &entries)? {
+            call.work.await_before_reply(ticket);
+        }
         entries.iter().map(|entry| entry_id(entry)).collect()
     };
     Ok(Reply::Array(ids.into_iter().map(Reply::text).collect()))
