@@ -16,6 +16,7 @@ mod import;
 mod keys;
 mod ledger;
 mod live_replay;
+mod mcp;
 mod memory;
 #[cfg(target_os = "linux")]
 mod network;

@@ -90,9 +90,9 @@ fn keys_and_blobs_are_forgotten_with_a_report() {
         set a newer px 100000 -> +OK
         kv.forget -> -ERR wrong number of arguments for 'kv.forget' command
         kv.forget a asked NAMESPACE nowhere -> -NOTFOUND there is no namespace "nowhere"
-        kv.forget a asked KEYSPACE annals.pins -> -INVALID keyspace "annals.pins" belongs to annals: forget a run or a blob instead
+        kv.forget a asked KEYSPACE annals.pins -> -ERR keyspace "annals.pins" belongs to annals: forget a run or a blob instead
         kv.forget none asked -> -NOTFOUND the store has no record of this key: nothing was forgotten
-        blob.forget zz asked -> -INVALID a blob's id is 64 hexadecimal digits, not "zz"
+        blob.forget zz asked -> -ERR a blob's id is 64 hexadecimal digits, not "zz"
         multi -> +OK
         kv.forget a asked -> -ERR Command not allowed inside a transaction
         "#,

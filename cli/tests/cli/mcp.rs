@@ -1,0 +1,100 @@
+//! `annals mcp`: a client speaks the Model Context Protocol with it on standard input and output.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use serde_json::{Value, json};
+
+use super::CliBench;
+
+/// A client that sends one request at a time.
+struct McpClient {
+    child: Child,
+    to_server: ChildStdin,
+    from_server: BufReader<ChildStdout>,
+    last_id: u64,
+}
+
+impl McpClient {
+    fn start(bench: &CliBench, args: &[&str]) -> Self {
+        let mut child = bench.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let to_server = child.stdin.take().unwrap();
+        let from_server = BufReader::new(child.stdout.take().unwrap());
+        let mut client = Self { child, to_server, from_server, last_id: 0 };
+        let hello = client.request(
+            "initialize",
+            json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } }),
+        );
+        assert_eq!(hello["result"]["serverInfo"]["name"], "annals", "{hello}");
+        client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        client
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.to_server, "{message}").unwrap();
+    }
+
+    fn request(&mut self, method: &str, params: Value) -> Value {
+        self.last_id += 1;
+        let id = self.last_id;
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        let mut line = String::new();
+        self.from_server.read_line(&mut line).unwrap();
+        let answer: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(answer["id"], id, "{answer}");
+        answer
+    }
+
+    fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        self.request("tools/call", json!({ "name": tool, "arguments": arguments }))["result"].take()
+    }
+
+    /// Closes standard input. Returns the exit code.
+    fn end(mut self) -> i32 {
+        drop(self.to_server);
+        self.child.wait().unwrap().code().unwrap()
+    }
+}
+
+/// An agent that asks what went wrong in its last failed run gets the frame. The server starts before the store
+/// exists.
+#[test]
+fn mcp_client_finds_the_last_failed_run() {
+    let bench = CliBench::new();
+    let mut client = McpClient::start(&bench, &["mcp"]);
+    let missing = client.call("last_failed_run", json!({}));
+    assert_eq!(missing["isError"], true, "{missing}");
+    assert!(missing["content"][0]["text"].as_str().unwrap().contains("no store at"), "{missing}");
+    let run = json!({
+        "id": "bad", "reward": 0.0,
+        "messages": [
+            { "role": "user", "content": "Where is order 1187?" },
+            { "role": "assistant", "content": "The order does not exist." },
+        ],
+    });
+    let file = bench.write("bad.jsonl", run.to_string());
+    bench.run(&format!("import --format chat --status-from reward {file}")).ok();
+    let answer = client.call("last_failed_run", json!({}));
+    let text = answer["content"][1]["text"].as_str().unwrap();
+    let found: Value = serde_json::from_str(text).unwrap();
+    assert_eq!(found["run"]["run"], "bad");
+    assert_eq!(found["frame"]["answer"], "The order does not exist.");
+    let tools = client.request("tools/list", json!({}));
+    let tools = tools["result"]["tools"].as_array().unwrap();
+    assert!(tools.iter().all(|tool| tool["annotations"]["readOnlyHint"] == true), "{tools:?}");
+    assert_eq!(client.end(), 0);
+}
+
+/// What an agent asked over MCP becomes the inputs of its decision, also across calls that open the store anew.
+#[test]
+fn decision_over_mcp_has_the_sessions_inputs() {
+    let bench = CliBench::new();
+    bench.run("init").ok();
+    let mut client = McpClient::start(&bench, &["mcp", "--write"]);
+    client.call("query_decisions", json!({ "query": "where does the ledger live" }));
+    let decision = json!({ "decision": "Keep the ledger in Postgres", "confidence": 0.85 });
+    let stored = client.call("record_decision", json!({ "decision": decision }));
+    let stored: Value = serde_json::from_str(stored["content"][1]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(stored["deliberation_inputs_count"], 1, "{stored}");
+    assert_eq!(client.end(), 0);
+}
