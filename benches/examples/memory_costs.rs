@@ -11,13 +11,7 @@
 //! Entries are made up: 60 words of a vocabulary of 20,000, frequent words more often than rare ones, an id of their own, and
 //! a tool call. A seed makes them, so every run writes the same.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::disallowed_methods,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a program that measures and prints"
-)]
+#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

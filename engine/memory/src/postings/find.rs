@@ -59,11 +59,15 @@ type GetFn<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>>;
 /// Number, key and card of an entry that no part of the index holds yet.
 type TailEntry = (u64, Vec<u8>, Arc<Vec<u8>>);
 
+/// Whether a card has this number. A run that is dropped while its entry is replaced may leave a number of an older card.
+pub(super) fn has_number(card: &[u8], partition: &Partition, number: u64) -> bool {
+    card.last_chunk() == Some(&card_number(partition, number))
+}
+
 /// Reads the table of a part.
 pub(super) fn read_table(get: GetFn<'_>, partition: &Partition, part: &PartInfo) -> Result<Table> {
     let mut rows = Vec::with_capacity(part.count as usize);
-    for (block, _) in (0..part.count).step_by(TABLE_BLOCK).enumerate() {
-        let block = u32::try_from(block).unwrap_or(u32::MAX);
+    for block in 0..part.count.div_ceil(TABLE_BLOCK) {
         let bytes = get(&table_key(partition, part.id, block))?.ok_or_else(|| damaged(&missing_bucket()))?;
         read_table_block(&bytes, &mut rows).map_err(|error| damaged(&error))?;
     }
@@ -226,6 +230,9 @@ impl Memory {
                 Some(card) => card,
                 None => {
                     let Some(bytes) = view.get(&self.words, &key)? else { continue };
+                    if !has_number(&bytes, partition, number) {
+                        continue;
+                    }
                     let card = Arc::new(bytes);
                     let mut cache = lock(&self.index_cache.0);
                     if cache.cards.len() >= CARDS_MAX {

@@ -11,7 +11,7 @@ use annals_store::sync::MutexGuard;
 
 use super::super::words::{Card, CardRead, numbered};
 use super::super::{Memory, PostingSpaces};
-use super::find::{damaged, read_table};
+use super::find::{damaged, has_number, read_table};
 use super::meta::{PartInfo, PartList};
 use super::part::{
     self, ENTRIES_MAX, Postings, TABLE_BLOCK, TableRow, bucket_bytes, bucket_count, bucket_key,
@@ -302,7 +302,7 @@ impl Memory {
             let (number, key) = found?;
             let number =
                 number_of_key(&number).ok_or_else(|| Error::bug("a number of a memory is too short"))?;
-            if let Some(bytes) = self.words.get(&key)? {
+            if let Some(bytes) = self.words.get(&key)?.filter(|card| has_number(card, partition, number)) {
                 cards.push(TailCard { number, key, bytes });
             }
         }
@@ -423,7 +423,7 @@ impl Memory {
                 }
             }
         }
-        for (block, rows) in (0u32..).zip(rows.chunks(TABLE_BLOCK)) {
+        for (block, rows) in (0u32..).zip(rows.chunks(TABLE_BLOCK as usize)) {
             batch.put(&spaces.postings, &table_key(partition, id, block), table_block_bytes(rows));
         }
         if let Some(last) = tail.last() {

@@ -14,7 +14,7 @@ pub(super) const ENTRIES_MAX: usize = 24 << 10;
 const BUCKET_BYTES: usize = 2 << 10;
 const BUCKETS_MAX: u32 = 1 << 16;
 /// Entries in a block of the table.
-pub(super) const TABLE_BLOCK: usize = 1024;
+pub(super) const TABLE_BLOCK: u32 = 1024;
 /// The bucket numbers of the table's blocks begin here.
 const TABLE_FROM: u32 = 1 << 31;
 

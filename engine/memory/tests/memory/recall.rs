@@ -293,6 +293,13 @@ fn snapshot_answering_from_recall_ranks_behind_source() {
             memory.write_snapshot(&friday, MONDAY, &WordEmbedder, &SnapshotOptions::default()).unwrap();
         assert_eq!(kept.derived_from, if counts { recalled } else { Vec::new() }, "{after_ms} ms");
     }
+    ask(&memory, &friday, question);
+    sim.set_now_ns((now_ms + 9_000) * 1_000_000);
+    let named = SnapshotOptions { derived_from: vec!["snap-1".into()], ..SnapshotOptions::default() };
+    assert_eq!(
+        memory.write_snapshot(&friday, MONDAY, &WordEmbedder, &named).unwrap().derived_from,
+        ["snap-1"]
+    );
 }
 
 /// Quoted entries are recognised by their text, regardless of the caller, the interface and the
