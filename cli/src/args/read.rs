@@ -67,8 +67,8 @@ pub(crate) struct SuspectArgs {
     /// Show only the N most suspect steps; 0 shows all [default: 3; with --json: 0]
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
-    /// Also ask the model behind this OpenAI-compatible base address, for example
-    /// https://api.openai.com/v1. The run's messages are sent there
+    /// Also ask the model behind this OpenAI-compatible base address, which ends in /v1. The run's messages are
+    /// sent there
     #[arg(long, value_name = "URL")]
     pub(crate) judge: Option<String>,
     #[command(flatten)]

@@ -161,7 +161,7 @@ impl Blamer {
         self.interrupted.clone()
     }
 
-    /// The most that the forks of all steps can take. Coalitions come on top: see [`Self::coalition_forks`].
+    /// The most that the forks of all steps can take. Coalitions come on top: see `coalition_forks`.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         let settings = &self.options.settings;
