@@ -56,7 +56,9 @@ tell("CacheBackedEmbeddings asks once for each text", (first, second, Counted.as
 """
 
 LITELLM = r"""
-import asyncio, sys, warnings
+import asyncio, os, sys, warnings
+# Prices are not asked for over the network.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 warnings.simplefilter("ignore")
 import litellm
 from importlib.metadata import version
@@ -136,8 +138,8 @@ def langchain(daemon, folder):
 
 
 def litellm(daemon, folder):
-    # litellm imports fastapi when its cache answers, and does not require it.
-    yield from python(daemon, folder, ["redis", "litellm", "fastapi"], LITELLM)
+    # litellm imports the last three when its cache answers, and does not require them.
+    yield from python(daemon, folder, ["redis", "litellm", "fastapi", "orjson", "soundfile"], LITELLM)
 
 
 class TlsDaemon(Daemon):

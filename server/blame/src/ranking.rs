@@ -212,6 +212,10 @@ impl<'a> Coalitions<'a> {
     /// Whether the failure goes when exactly these steps are perturbed; `None` if that was not tried, or if
     /// less than half of the forks could be graded.
     pub(crate) fn flips(&self, perturbed: &[u32]) -> Option<bool> {
+        // Without a perturbation the run failed.
+        if perturbed.is_empty() {
+            return Some(false);
+        }
         let tried = self.by_steps.get(perturbed)?;
         let (flips, valid) = count(&tried.forks);
         let forks = u32::try_from(tried.forks.len()).unwrap_or(u32::MAX);

@@ -29,6 +29,8 @@ const FAILURE_TEXT_BYTES_MAX: usize = 4000;
 /// Suspect steps of a run, and signals of a step.
 const SUSPECTS_MAX: usize = 3;
 const SIGNALS_MAX: usize = 5;
+/// What is read beyond the bytes that are shown, so that a cut is seen: a character at least.
+const CUT_BYTES: usize = 4;
 /// Lines of what a request adds.
 const NEW_LINES_MAX: usize = 20;
 
@@ -280,7 +282,7 @@ fn explain(store: &dyn McpStore, reader: &RunReader) -> Result<Value, ToolError>
     };
     let frame = &report.frame;
     let mut item = frame_item(&reader.frame_info(frame.seq)?, reader.info().started_ns);
-    if let Some(summary) = answer_summary(&reader.frame(frame.seq)?, by, FAILURE_TEXT_BYTES_MAX) {
+    if let Some(summary) = answer_summary(&reader.frame(frame.seq)?, by, FAILURE_TEXT_BYTES_MAX + CUT_BYTES) {
         put_answer(&mut item, &summary);
     } else {
         let text = String::from_utf8_lossy(&frame.output);
@@ -348,7 +350,7 @@ fn get_run(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolErr
 fn listed_frame(reader: &RunReader, seq: u32, by: Option<&Redactor>) -> annals::Result<Value> {
     let mut item = frame_item(&reader.frame_info(seq)?, reader.info().started_ns);
     let frame = reader.frame(seq)?;
-    let says = match answer_summary(&frame, by, SAYS_BYTES_MAX) {
+    let says = match answer_summary(&frame, by, SAYS_BYTES_MAX + CUT_BYTES) {
         Some(summary) => says(&summary),
         None => String::from_utf8_lossy(&redacted_frame(frame, by).output).into_owned(),
     };
