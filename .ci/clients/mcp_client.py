@@ -101,9 +101,7 @@ async def inside():
                 arguments["cursor"] = page["cursor"]
             passed &= check("cursors lead through all frames", seqs == list(range(1, last + 1)), len(seqs))
 
-            from pydantic import AnyUrl
-
-            found = await session.read_resource(AnyUrl("annals://run/bad/frame/1"))
+            found = await session.read_resource("annals://run/bad/frame/1")
             passed &= check("a frame is a resource", json.loads(found.contents[1].text)["seq"] == 1, found)
             wrong = await session.call_tool("get_frame", {"run": "bad", "sequence": 1})
             passed &= check("an unknown argument is refused by name", "sequence" in wrong.content[0].text, wrong)
