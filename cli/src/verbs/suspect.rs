@@ -19,9 +19,6 @@ const SIGNALS_SHOWN: usize = 5;
 const DAMAGED_NAMED: usize = 5;
 
 const MODEL_VARIABLE: &str = "ANNALS_JUDGE_MODEL";
-const KEY_VARIABLE: &str = "ANNALS_JUDGE_KEY";
-const OPENAI_KEY_VARIABLE: &str = "OPENAI_API_KEY";
-const OPENAI_ADDRESS: &str = "https://api.openai.com/";
 const MODEL_DEFAULT: &str = "gpt-4o-mini";
 
 /// What a model said about a run.
@@ -188,9 +185,7 @@ struct JudgeModel {
 impl JudgeModel {
     fn from_environment(address: &str) -> CliResult<Self> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let is_openai = address.starts_with(OPENAI_ADDRESS);
-        let key = variable(KEY_VARIABLE).or_else(|| variable(OPENAI_KEY_VARIABLE).filter(|_| is_openai));
-        let endpoint = ChatEndpoint::new(address, key.as_deref()).map_err(|why| {
+        let endpoint = ChatEndpoint::judge(address, &variable).map_err(|why| {
             Failure::usage(
                 format!("--judge: {why}"),
                 "name a base address, for example http://127.0.0.1:8080/v1",

@@ -15,6 +15,12 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Maximum bytes of a refusal that are shown.
 const SAID_BYTES_MAX: usize = 300;
 
+/// The variable that holds the key of a judge.
+const JUDGE_KEY: &str = "ANNALS_JUDGE_KEY";
+/// The variable that holds a key for OpenAI, and the only host that gets this key.
+const OPENAI_KEY: &str = "OPENAI_API_KEY";
+const OPENAI_HOST: &str = "api.openai.com";
+
 /// A model at an address.
 pub struct ChatEndpoint {
     url: Url,
@@ -57,6 +63,19 @@ impl ChatEndpoint {
         Ok(Self { url, key: key.transpose()? })
     }
 
+    /// The endpoint of a judge, with the key in `ANNALS_JUDGE_KEY`; if that is not set, OpenAI's own address gets
+    /// the key in `OPENAI_API_KEY`, and no other address does. `variable` reads a variable of the environment.
+    ///
+    /// # Errors
+    /// As [`ChatEndpoint::new`].
+    pub fn judge(base: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let is_openai =
+            Url::parse(base).is_ok_and(|url| url.scheme() == "https" && url.host_str() == Some(OPENAI_HOST));
+        let key = set(JUDGE_KEY).or_else(|| set(OPENAI_KEY).filter(|_| is_openai));
+        Self::new(base, key.as_deref())
+    }
+
     /// Sends a request and returns the answer's body.
     ///
     /// # Errors
@@ -93,5 +112,32 @@ impl ChatEndpoint {
         let said =
             String::from_utf8_lossy(answer.get(..answer.len().min(SAID_BYTES_MAX)).unwrap_or_default());
         Err(format!("{} answered {status}: {}", self.url, said.trim()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ChatEndpoint, JUDGE_KEY, OPENAI_KEY};
+
+    /// The judge of blame sent `OPENAI_API_KEY` to whatever address it was given.
+    #[test]
+    fn key_for_openai_goes_to_openai_only() {
+        let sent = |base: &str, name: &str| {
+            let variable = |wanted: &str| (wanted == name).then(|| "sk-secret".to_owned());
+            ChatEndpoint::judge(base, &variable).map(|endpoint| endpoint.key.is_some())
+        };
+        assert_eq!(sent("https://api.openai.com/v1", OPENAI_KEY), Ok(true));
+        for other in [
+            "https://api.openai.com.example.org/v1",
+            "https://example.org/api.openai.com/v1",
+            "http://api.openai.com/v1",
+            "http://127.0.0.1:8080/v1",
+        ] {
+            assert_eq!(sent(other, OPENAI_KEY), Ok(false), "{other}");
+        }
+        assert_eq!(sent("http://127.0.0.1:8080/v1", JUDGE_KEY), Ok(true));
+        assert!(sent("http://example.org/v1", JUDGE_KEY).is_err(), "a key would travel unencrypted");
+        let endpoint = ChatEndpoint::new("https://example.org", Some("sk-secret"));
+        assert!(!format!("{endpoint:?}").contains("sk-secret"));
     }
 }

@@ -50,5 +50,5 @@ pub use session::{
     RecordReport, ReplayReport, RerunReport, Rerunner, RerunnerOptions, attach, fork, record, replay,
     replay_onward,
 };
-pub use upstream::{UpstreamGuard, post_json};
+pub use upstream::UpstreamGuard;
 pub use variables::Variable;

@@ -120,38 +120,6 @@ fn client(near: bool, plain: bool) -> Result<Client, String> {
     builder.build().map_err(|e| format!("no HTTP client can be made: {}", error_chain(&e)))
 }
 
-/// The longest time of one [`post_json`].
-const POST_TIME_MAX: Duration = Duration::from_secs(60);
-
-/// Posts JSON to an address outside any run, with a bearer key if one is given, and returns the answer's body.
-///
-/// # Errors
-/// Why there is no answer with status 2xx, without the key.
-pub fn post_json(url: &str, key: Option<&str>, body: Vec<u8>) -> Result<Vec<u8>, String> {
-    let url = Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
-    let guard = UpstreamGuard::default();
-    let mount = Mount { origin: url.origin().ascii_serialization(), ..Mount::default() };
-    guard.check_one(&mount).map_err(|refused| refused.to_string())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("no thread can be started: {error}"))?;
-    runtime.block_on(async {
-        let clients = UpstreamClients::default();
-        let mut request = clients
-            .client(&url)?
-            .post(url.clone())
-            .timeout(POST_TIME_MAX)
-            .header("content-type", "application/json")
-            .body(body);
-        if let Some(key) = key {
-            request = request.bearer_auth(key);
-        }
-        let answer = request.send().await.map_err(|error| error_chain(&error))?;
-        let status = answer.status();
-        let body = answer.bytes().await.map_err(|error| error_chain(&error))?;
-        if status.is_success() { Ok(body.to_vec()) } else { Err(format!("status {status}")) }
-    })
-}
-
 /// An error with its causes.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

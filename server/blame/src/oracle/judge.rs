@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use annals::kv::History;
 use annals::{Keyspace, Namespace};
-use annals_proxy::post_json;
+use annals_proxy::ChatEndpoint;
 use serde_json::{Value, json};
 
 use super::{RunOutcome, Verdict};
 
 /// The keyspace of verdicts. Names that start with `annals.` are reserved.
 const KEYSPACE: &str = "annals.verdicts";
-/// The variables that hold the key and the model's name.
-const KEY_VARIABLE: &str = "ANNALS_JUDGE_KEY";
+/// The variables that hold the model's name and the question.
 const MODEL_VARIABLE: &str = "ANNALS_JUDGE_MODEL";
 const QUESTION_VARIABLE: &str = "ANNALS_JUDGE_QUESTION";
 const MODEL_DEFAULT: &str = "gpt-4o-mini";
@@ -24,26 +23,25 @@ const OUTPUT_BYTES_MAX: usize = 32 << 10;
 /// A model that grades.
 #[derive(Debug, Clone)]
 pub struct Judge {
+    endpoint: Arc<ChatEndpoint>,
     url: String,
     model: String,
     question: String,
-    key: Option<String>,
     verdicts: Option<Arc<Keyspace>>,
 }
 
 impl Judge {
-    /// A judge at the base address of an OpenAI-compatible interface. Model, question and key come from
-    /// `ANNALS_JUDGE_MODEL`, `ANNALS_JUDGE_QUESTION` and `ANNALS_JUDGE_KEY` (else `OPENAI_API_KEY`).
+    /// A judge at the base address of an OpenAI-compatible interface. Model and question come from
+    /// `ANNALS_JUDGE_MODEL` and `ANNALS_JUDGE_QUESTION`, the key as [`ChatEndpoint::judge`] says.
     pub(super) fn new(url: &str) -> Result<Self, String> {
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            return Err(format!("{url:?} is no address of a judge: write judge:http://HOST/v1"));
-        }
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let endpoint = ChatEndpoint::judge(url, &set)
+            .map_err(|why| format!("no judge: {why}; write judge:https://HOST/v1"))?;
         Ok(Self {
+            endpoint: Arc::new(endpoint),
             url: format!("{}/chat/completions", url.trim_end_matches('/')),
             model: set(MODEL_VARIABLE).unwrap_or_else(|| MODEL_DEFAULT.to_owned()),
             question: set(QUESTION_VARIABLE).unwrap_or_else(|| QUESTION_DEFAULT.to_owned()),
-            key: set(KEY_VARIABLE).or_else(|| set("OPENAI_API_KEY")),
             verdicts: None,
         })
     }
@@ -76,7 +74,7 @@ impl Judge {
         {
             return verdict;
         }
-        let answer = match post_json(&self.url, self.key.as_deref(), asked.into_bytes()) {
+        let answer = match self.endpoint.ask(asked) {
             Ok(answer) => answer,
             Err(why) => return Verdict::Undefined(format!("the judge did not answer: {why}")),
         };
