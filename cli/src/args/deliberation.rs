@@ -45,7 +45,7 @@ pub(crate) struct DecideArgs {
     /// Id of the agent that decides
     #[arg(long, value_name = "ID")]
     pub(crate) agent: Option<String>,
-    /// Run, or frame of a run, in which the decision was taken; the decision is dropped with the run
+    /// Run, or frame of a run, in which the decision was taken; `annals forget` of the run deletes the decision, retention keeps it
     #[arg(long, value_name = "RUN[@SEQ]")]
     pub(crate) run: Option<String>,
 }

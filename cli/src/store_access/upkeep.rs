@@ -3,16 +3,17 @@
 use std::path::Path;
 
 use annals::{
-    Options, Stats, Store,
+    Error, ErrorKind, Options, Stats, Store,
     upkeep::{BackupReport, CompactOptions, CompactReport, Diagnosis, RepairReport, Sharing},
 };
 use annals_server::profiles::{make_placeholder_key, placeholder_key, temporary_key};
-use annals_server::{KeptBackup, ServeError};
+use annals_server::{KeptBackup, ServeError, ask_daemon};
 
 use super::StoreAccess;
 use super::failures::{engine_failure, open_failure};
 use super::opening::{open_for_writing, write_options};
 use crate::failure::{CliResult, Failure};
+use crate::output::print_note;
 
 impl StoreAccess {
     pub(crate) fn stats(&self) -> CliResult<Stats> {
@@ -38,20 +39,30 @@ impl StoreAccess {
         })
     }
 
-    /// Notes in the store that a backup was made, if no process writes to the store and no recovery is
-    /// needed. A daemon notes its own backups.
+    /// Notes in the store that a backup was made, or has the process that holds the store note it. The backup is
+    /// complete even without the note: then this says that `annals forget` does not name it.
     pub(crate) fn note_backup(&self, root: &Path, dest: &Path) {
-        if !self.store.was_closed_cleanly() {
-            return;
-        }
         let place = std::path::absolute(dest).unwrap_or_else(|_| dest.to_path_buf());
+        if let Err(why) = self.write_backup_note(root, &place.to_string_lossy()) {
+            print_note(format_args!(
+                "the store has no note of this backup, so `annals forget` will not name it: {why}"
+            ));
+        }
+    }
+
+    fn write_backup_note(&self, root: &Path, place: &str) -> annals::Result<()> {
+        if ask_daemon(root, &[b"STORE.BACKUP", place.as_bytes(), b"NOTE"])?.is_some() {
+            return Ok(());
+        }
+        if !self.store.was_closed_cleanly() {
+            let why = "it was not closed cleanly, and a backup repairs nothing";
+            return Err(Error::new(ErrorKind::Unavailable, why));
+        }
         // A backup is no reason for an upgrade.
         let options = Options { create: false, upgrade: false, ..Options::default() };
-        // The backup is complete even if this note cannot be written.
-        if let Ok(store) = open_for_writing(root, options) {
-            let _ = store.note_backup(&place.to_string_lossy());
-            let _ = store.close();
-        }
+        let store = open_for_writing(root, options)?;
+        store.note_backup(place)?;
+        store.close()
     }
 
     /// Returns the store's key for placeholders, and whether the key is stored. If the store has no key and

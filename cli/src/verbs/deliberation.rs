@@ -119,7 +119,7 @@ pub(super) fn decisions(global: &GlobalArgs, args: &DecisionsArgs, out: &mut Cli
     let Some(found) = door.read_decisions(Method::QueryDecisions, &params.to_string())? else {
         return Ok(());
     };
-    let found: Found = serde_json::from_str(&found).map_err(not_json)?;
+    let found: DecisionPage = serde_json::from_str(&found).map_err(not_json)?;
     profiles::print_redaction_note(redactor.as_ref());
     let shown = found.decisions.iter().map(|one| redacted(redactor.as_ref(), one.get()));
     if out.json {
@@ -141,7 +141,7 @@ pub(super) fn decisions(global: &GlobalArgs, args: &DecisionsArgs, out: &mut Cli
 
 /// A page of decisions, each as it was answered.
 #[derive(serde::Deserialize)]
-struct Found {
+struct DecisionPage {
     decisions: Vec<Box<RawValue>>,
     total: usize,
 }

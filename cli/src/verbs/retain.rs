@@ -252,7 +252,7 @@ fn forget_memory(
     if out.json {
         return out.object(&json!({ "forgotten": run, "frames": 0, "why": why }));
     }
-    let what = format!(": the memory of {} (retention had dropped its frames)", printable(run));
+    let what = format!(": memories and decisions of {} (retention had dropped its frames)", printable(run));
     out.marked_line(true, "forgotten", what)
 }
 

@@ -300,7 +300,7 @@ fn budget_chooses_the_full_projection_if_it_fits() {
     assert_eq!(ask("1"), "");
 }
 
-/// Whoever may see a run only through a profile read its secrets in the memory.
+/// A reader who may see a run only through a profile read the run's secrets in the memory.
 #[test]
 fn memory_is_redacted_for_readers_with_a_profile() {
     let bench = CliBench::new();

@@ -375,6 +375,25 @@ fn forgotten_run_stays_gone_after_compaction_repair_backup() {
     bench.run("show a").ok();
 }
 
+/// A backup that the command line made while a daemon held the store was not noted, so the report of `forget` did not
+/// name it. Where it cannot be noted, this is said.
+#[test]
+fn backup_beside_a_daemon_is_named_by_forget() {
+    let bench = recorded();
+    let daemon = bench.serve(&[]);
+    bench.run("backup copy").ok();
+    daemon.signal("-TERM");
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
+    let [told] = bench.run_args(["forget", "a", "--why", "asked for", "--json"]).json().try_into().unwrap();
+    let backup = bench.path("copy").canonicalize().unwrap();
+    assert_eq!(told["backups"], serde_json::json!([backup.to_str().unwrap()]));
+    let daemon = bench.serve(&[]);
+    daemon.signal("-KILL");
+    drop(daemon);
+    let done = bench.run("backup second");
+    assert!(done.code == 0 && done.stderr.contains("`annals forget` will not name it"), "{done:?}");
+}
+
 #[test]
 fn forgotten_key_leaves_no_bytes_in_the_store() {
     let bench = recorded();

@@ -109,13 +109,23 @@ fn a_damaged_store_is_explained_and_repaired_into_a_new_one() {
     assert_eq!(bench.run("repair").code, 2);
 }
 
+/// Takes from standard error the one line that says why a backup is not noted in the store.
+#[track_caller]
+fn assert_unnoted(done: &mut ProcessResult, why: &str) {
+    let said = std::mem::take(&mut done.stderr);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("`annals forget` will not name it") && said.contains(why), "{said}");
+}
+
 #[test]
 fn a_store_in_use_is_backed_up_and_restored() {
     let bench = imported();
     let store = Store::open(bench.path(".annals")).unwrap();
     let run = store.namespace("default").unwrap().begin_run(RunSpec::new("live")).unwrap();
     run.record(Frame::new(Component::Llm, "in", "out")).unwrap();
-    let [report] = bench.run("backup copy --json").json().try_into().unwrap();
+    let mut done = bench.run("backup copy --json");
+    assert_unnoted(&mut done, "it was not closed cleanly");
+    let [report] = done.json().try_into().unwrap();
     assert_eq!(report["seqno"], store.seqno().0);
     assert!(report["copied_files"].as_u64().unwrap() >= 1);
     bench.run("backup copy").failed(1);
@@ -289,7 +299,9 @@ fn an_upgrade_is_said_once_and_refused_on_request() {
         |store: &str| bench.run(&format!("--store {store} doctor --json")).json()[0]["format"].clone();
     let refused = bench.run("--no-upgrade put key value").failed(1);
     assert!(refused.contains("has format 3") && refused.contains("format 4"), "{refused}");
-    bench.run("backup before --copy").ok();
+    let mut done = bench.run("backup before --copy");
+    assert_unnoted(&mut done, "has format 3");
+    done.ok();
     assert_eq!((format(".annals"), format("before")), (3.into(), 3.into()));
     let done = bench.run("put key value");
     assert_eq!(done.code, 0);

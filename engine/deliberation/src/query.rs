@@ -203,7 +203,7 @@ impl Deliberation {
             if texts.len() == limit {
                 break;
             }
-            // A decision goes with its run, which the index does not see.
+            // Forgetting a run deletes its decisions, which the index does not see.
             let Some(stored) = self.stored(&hit.id)? else {
                 total -= 1;
                 continue;

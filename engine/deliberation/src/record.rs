@@ -303,7 +303,7 @@ impl Deliberation {
         };
         match known.run_uid {
             None => write(),
-            // The decision goes with its run: a change must not bring it back.
+            // Forgetting the run deletes the decision: a change must not bring it back.
             Some(uid) => {
                 let uid = RunUid(uid);
                 let key = frame_key(uid, known.frame, id);
@@ -343,12 +343,12 @@ pub(crate) fn no_decision(id: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no decision {id:?}"))
 }
 
-/// What belongs to the run of a decision.
+/// What belongs to the run of a decision. It outlives a run that retention drops: decisions are asked for long after.
 fn belongings<'a>(id: &'a str, frame_key: &'a [u8]) -> [RunBelonging<'a>; 2] {
     [(DECISIONS, id.as_bytes()), (FRAMES, frame_key)].map(|(keyspace, key)| RunBelonging {
         keyspace,
         key,
-        is_lasting: false,
+        is_lasting: true,
         is_numbered: false,
     })
 }

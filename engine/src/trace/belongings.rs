@@ -62,7 +62,8 @@ pub(crate) enum BelongingScope {
 
 impl Namespace {
     /// Writes belongings of a run. `keys` are all keys that `write` may set, each with the name of its
-    /// keyspace. No run is dropped meanwhile.
+    /// keyspace. No run is dropped meanwhile. Lasting belongings of a run that retention dropped can be written
+    /// again.
     ///
     /// # Errors
     /// `Gone` if the run was dropped or replaced; `NotFound` if there is no such run; errors of `write`;
@@ -76,7 +77,22 @@ impl Namespace {
     ) -> Result<T> {
         let links = self.keyspace(BELONGINGS, History::Latest)?;
         let _forking = lock(&self.store.recording().forking);
-        let run = self.check_living(uid)?;
+        let run = match self.check_living(uid) {
+            Ok(run) => run,
+            Err(gone) => {
+                let outlives = |belonging: &RunBelonging<'_>| -> Result<bool> {
+                    let link = links.get(&link_key(uid, belonging.keyspace, belonging.key))?;
+                    Ok(link.is_some_and(|link| link.first().is_some_and(|flags| flags & LASTING != 0)))
+                };
+                for belonging in keys {
+                    if !outlives(belonging)? {
+                        return Err(gone);
+                    }
+                }
+                // A forget takes the same lock, and deletes the links with what they name.
+                return write();
+            }
+        };
         let mut batch = self.batch();
         for belonging in keys {
             batch.put(&links, &link_key(uid, belonging.keyspace, belonging.key), link_value(belonging, &run));

@@ -243,6 +243,26 @@ fn errors_are_short_and_name_the_remedy() {
     assert!(refused(&server, "no_such_tool", json!({})).contains("last_failed_run"));
 }
 
+/// A run with a body that tools do not read was listed as if it held the text.
+#[test]
+fn longer_bodies_are_refused_and_never_found() {
+    let bench = McpBench::new();
+    bench.record("small", &["a needle"], Status::Ok);
+    let run = bench.space.begin_run(RunSpec::new("large")).unwrap();
+    let body = vec![b'x'; (64 << 20) + 1];
+    run.record(Frame::new(Component::Tool, body.as_slice(), b"done".as_slice())).unwrap();
+    run.end(Status::Ok).unwrap();
+    let server = bench.server();
+    let found = call(&server, "search_runs", json!({ "text": "needle" }));
+    assert_eq!(found["runs"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!((&found["runs"][0]["run"], &found["unreadable_runs"]), (&json!("small"), &json!(1)));
+    assert!(found["unreadable"][0].as_str().unwrap().contains("frame 1"), "{found}");
+    let listed = call(&server, "get_run", json!({ "run": "large" }));
+    assert!(listed["frame_list"][0]["not_read"].is_string(), "{listed}");
+    let error = refused(&server, "get_frame", json!({ "run": "large", "seq": 1 }));
+    assert!(error.contains("`annals show` writes them"), "{error}");
+}
+
 #[test]
 fn compared_runs_list_what_differs() {
     let bench = McpBench::new();

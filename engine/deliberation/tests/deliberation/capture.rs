@@ -72,7 +72,7 @@ fn each_call_becomes_an_input_with_its_text() {
 }
 
 #[test]
-fn blocked_check_counts_violations_and_zero_diversity_is_left_out() {
+fn blocked_check_counts_violations() {
     let bench = Bench::new();
     for id in ["a", "b"] {
         bench.call(Method::SetGuardrail, json!({ "id": id, "contains": ["prod"] }));

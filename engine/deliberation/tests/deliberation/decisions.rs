@@ -1,5 +1,6 @@
 //! Decisions and explicit deliberations: what goes in comes out, and what is merged.
 
+use annals::retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare};
 use annals::{Component, ErrorKind, Frame, RunSpec, Status};
 use annals_deliberation::{Caller, Method};
 use serde_json::{Value, json};
@@ -224,6 +225,28 @@ fn decision_of_a_run_is_found_by_frame_and_goes_with_the_run() {
     let refused = bench.refused(Method::ReviewOutcome, json!({ "id": recorded["id"], "outcome": "success" }));
     assert_eq!(refused.0, ErrorKind::NotFound, "a review does not bring it back");
     assert!(at(None).is_empty());
+}
+
+/// Retention dropped the decisions of a run with its frames, so that a week later nobody could say why a loan was
+/// rejected.
+#[test]
+fn decision_outlives_a_run_that_retention_drops() {
+    let bench = Bench::new();
+    let run = bench.space.begin_run(RunSpec::new("loan")).unwrap();
+    run.record(Frame::new(Component::Llm, "in", "out")).unwrap();
+    let (recorded, _) = bench.record(with(decision("Reject the loan"), json!({ "run": "loan", "frame": 1 })));
+    run.end(Status::Ok).unwrap();
+    let rule = RetentionRule::new("all", RetentionLimit::ForNs(0));
+    let policy = RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL };
+    let swept = bench.store.retain(bench.store.plan_retention(&policy, None).unwrap()).unwrap();
+    assert_eq!(swept.dropped().runs, 1);
+    assert_eq!(bench.query("loan")["total"], 1);
+    bench.call(Method::ReviewOutcome, json!({ "id": recorded["id"], "outcome": "success" }));
+    assert_eq!(bench.read(recorded["id"].as_str().unwrap())["outcome"], "success");
+    bench.space.forget("loan", "the customer asked").unwrap();
+    assert_eq!(bench.query("loan")["decisions"], json!([]));
+    let refused = bench.refused(Method::ReviewOutcome, json!({ "id": recorded["id"], "outcome": "success" }));
+    assert_eq!(refused.0, ErrorKind::NotFound, "a review does not bring it back");
 }
 
 #[test]

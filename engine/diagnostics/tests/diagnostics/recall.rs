@@ -47,7 +47,7 @@ fn observation_of_an_entry_is_named_with_its_identity() {
 
 /// The entry that misled falls behind; the entry that answers from it stays behind its source.
 #[test]
-fn weights_order_hits_and_derived_hits_stay_behind_their_sources() {
+fn weights_order_hits_behind_their_sources() {
     let bench = Bench::new();
     let memory = memory(&bench);
     let weights = RecallWeights { diagnostics: &bench.diagnostics, org: Some("t"), session: None };

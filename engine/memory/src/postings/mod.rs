@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! - A card, its number's key and the removal of the card that it replaces are in one commit. Numbers are given out
-//!   and batches are submitted under the memory's lock, so whoever sees a number sees all lower ones.
+//!   and batches are submitted under the memory's lock, so a reader that sees a number sees all lower ones.
 //! - A number in a part is alive unless it is in the keyspace of removed numbers, which whatever deletes a
 //!   card writes in the same commit (`annals::trace::belongings` for the cards of runs).
 //! - The index follows from the cards. Without it, or if it is damaged, a recall reads every card, and the next write rebuilds

@@ -29,6 +29,7 @@ pub(super) fn answer(
     Some(match name {
         "STORE.COMPACT" => compact(store, arguments, closing),
         "STORE.RETAIN" => retain(store, arguments),
+        "STORE.BACKUP" => note_backup(store, arguments),
         "RUN.PIN" => pin(store, arguments),
         "RUN.UNPIN" => unpin(store, arguments),
         "RUN.DROP" => drop_run(store, arguments, closing),
@@ -66,6 +67,18 @@ fn explain(error: annals::Error, closing: &IsClosing) -> annals::Error {
             annals::Error::new(ErrorKind::Locked, "the recorder that held the store has ended: try again")
         }
         false => error,
+    }
+}
+
+/// Notes a backup that another process made. A recorder makes none itself.
+fn note_backup(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+    let place = arguments.text("a backup's place")?;
+    match arguments.option() {
+        Some(option) if option == "NOTE" => {
+            store.note_backup(&place)?;
+            Ok(Reply::OK)
+        }
+        _ => Err(invalid("a recorder only notes backups: STORE.BACKUP place NOTE".to_owned())),
     }
 }
 

@@ -53,7 +53,7 @@ fn get_frame(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolE
     if let Some(by) = by {
         item.insert("redacted".to_owned(), by.profile().name().into());
     }
-    let frame = reader.frame(seq)?;
+    let frame = runs::read_frame(&reader, seq)?;
     let Some(part) = part else {
         match answer_summary(&frame, by, ANSWER_BYTES_MAX) {
             Some(summary) => runs::put_answer(&mut item, &summary),

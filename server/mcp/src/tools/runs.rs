@@ -1,7 +1,7 @@
 //! Runs: search, the last failed one, one with its frames, and why one failed.
 
 use annals::runs::{FrameInfo, RunFilter, RunOrder};
-use annals::{RunReader, RunUid, Severity, Status};
+use annals::{Error, ErrorKind, RecordedFrame, RunReader, RunUid, Severity, Status};
 use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::profiles::Redactor;
 use annals_policy::providers::{ExchangeSummary, Prices};
@@ -16,12 +16,16 @@ use crate::answer::{Page, clipped, field};
 use crate::arguments::{Arguments, Parameter, ParameterKind, ToolError};
 use crate::store::McpStore;
 
+/// Bytes of a frame's bodies that a tool reads.
+const FRAME_BYTES_MAX: u64 = 64 << 20;
 /// Runs that one call lists without `limit`.
 const RUNS_DEFAULT: u64 = 20;
 /// Runs that are asked for at a time.
 const PAGE_RUNS: usize = 64;
 /// Bytes of bodies that one call searches; the cursor goes on.
 const SEARCH_BYTES_MAX: usize = 64 << 20;
+/// Runs that could not be searched and are named.
+const UNREADABLE_MAX: usize = 10;
 /// Bytes of an answer's text in a list of frames.
 const SAYS_BYTES_MAX: usize = 240;
 /// Bytes of the answer, and of standard error, of a frame that failed.
@@ -136,7 +140,7 @@ fn search_runs(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, Too
     };
     let text = arguments.text("text").filter(|text| !text.is_empty()).map(TextSearch::new);
     let (mut page, mut room, mut searched) = (Page::default(), SEARCH_BYTES_MAX, 0_u64);
-    let mut unreadable = Vec::new();
+    let (mut unreadable, mut unreadable_runs) = (Vec::new(), 0_u64);
     let cursor = 'pages: loop {
         let found = space.page_runs(&filter, RunOrder::NewestFirst, after, PAGE_RUNS)?;
         for reader in found.runs {
@@ -152,7 +156,14 @@ fn search_runs(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, Too
                         after = Some(reader.info().uid);
                         continue;
                     }
-                    Err(error) => unreadable.push(field(&format!("{}: {error}", reader.info().name))),
+                    Err(error) => {
+                        unreadable_runs += 1;
+                        if unreadable.len() < UNREADABLE_MAX {
+                            unreadable.push(field(&format!("{}: {error}", reader.info().name)));
+                        }
+                        after = Some(reader.info().uid);
+                        continue;
+                    }
                 }
             }
             if !page.push(run_item(&reader)) {
@@ -170,8 +181,8 @@ fn search_runs(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, Too
         answer["searched_runs"] = searched.into();
         answer["searched_all"] = cursor.is_none().into();
     }
-    if !unreadable.is_empty() {
-        unreadable.truncate(10);
+    if unreadable_runs > 0 {
+        answer["unreadable_runs"] = unreadable_runs.into();
         answer["unreadable"] = unreadable.into();
     }
     if let Some(RunUid(uid)) = cursor {
@@ -217,8 +228,8 @@ impl TextSearch {
     /// Whether a body of the run holds the text. Takes the bytes that it reads from `room`, and reads the run
     /// to its end even if it has less.
     fn is_in(&self, reader: &RunReader, by: Option<&Redactor>, room: &mut usize) -> annals::Result<bool> {
-        for frame in reader.frames() {
-            let frame = redacted_frame(frame?, by);
+        for seq in 1..=reader.info().frames {
+            let frame = redacted_frame(read_frame(reader, seq)?, by);
             for body in [&frame.input, &frame.output] {
                 *room = room.saturating_sub(body.len());
                 let body = String::from_utf8_lossy(body).to_lowercase();
@@ -349,7 +360,14 @@ fn get_run(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolErr
 /// A frame in the list of a run's frames.
 fn listed_frame(reader: &RunReader, seq: u32, by: Option<&Redactor>) -> annals::Result<Value> {
     let mut item = frame_item(&reader.frame_info(seq)?, reader.info().started_ns);
-    let frame = reader.frame(seq)?;
+    let frame = match read_frame(reader, seq) {
+        // The index has the rest.
+        Err(error) if error.kind() == ErrorKind::Invalid => {
+            item.insert("not_read".to_owned(), field(&error.to_string()));
+            return Ok(item.into());
+        }
+        frame => frame?,
+    };
     let says = match answer_summary(&frame, by, SAYS_BYTES_MAX + CUT_BYTES) {
         Some(summary) => says(&summary),
         None => String::from_utf8_lossy(&redacted_frame(frame, by).output).into_owned(),
@@ -358,6 +376,21 @@ fn listed_frame(reader: &RunReader, seq: u32, by: Option<&Redactor>) -> annals::
         item.insert("says".to_owned(), clipped(&says, SAYS_BYTES_MAX).into());
     }
     Ok(item.into())
+}
+
+/// Reads a frame whose bodies a tool may hold in memory.
+///
+/// # Errors
+/// As [`RunReader::frame`]; `Invalid` if its bodies are longer than [`FRAME_BYTES_MAX`].
+pub(super) fn read_frame(reader: &RunReader, seq: u32) -> annals::Result<RecordedFrame> {
+    let info = reader.frame_info(seq)?;
+    let bytes = info.input_bytes.saturating_add(info.output_bytes);
+    if bytes > FRAME_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "the bodies of frame {seq} have {bytes} bytes, and tools read at most {FRAME_BYTES_MAX}: `annals show` writes them"
+        )));
+    }
+    reader.frame(seq)
 }
 
 /// An answer on one line: its text, then its tool calls; else its refusal or its error.
