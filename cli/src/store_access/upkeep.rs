@@ -1,6 +1,6 @@
 //! Whole stores: sizes, copies, compaction, diagnosis, repair.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use annals::{
     Error, ErrorKind, Options, Stats, Store,
@@ -14,6 +14,17 @@ use super::failures::{engine_failure, open_failure};
 use super::opening::{open_for_writing, write_options};
 use crate::failure::{CliResult, Failure};
 use crate::output::print_note;
+
+/// What happens to the note of a backup.
+#[derive(Clone, Copy)]
+enum BackupNoteChange {
+    Add,
+    Remove,
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}
 
 impl StoreAccess {
     pub(crate) fn stats(&self) -> CliResult<Stats> {
@@ -31,27 +42,44 @@ impl StoreAccess {
     }
 
     /// Makes a backup in a folder, and removes the oldest ones.
-    pub(crate) fn keep_backup(&self, folder: &Path, keep: usize, sharing: Sharing) -> CliResult<KeptBackup> {
+    pub(crate) fn keep_backup(
+        &self,
+        root: &Path,
+        folder: &Path,
+        keep: usize,
+        sharing: Sharing,
+    ) -> CliResult<KeptBackup> {
         let now_ns = Options::default().io.now_ns();
-        annals_server::keep_backup(&self.store, folder, keep, sharing, now_ns).map_err(|error| match error {
+        let mut note = |path: &Path| self.note_backup(root, path);
+        let kept = annals_server::keep_backup(&self.store, folder, keep, sharing, now_ns, &mut note);
+        let kept = kept.map_err(|error| match error {
             ServeError::Store(error) => engine_failure(error),
             other => Failure::failed(other, "name an existing folder outside of the store"),
-        })
+        })?;
+        for old in &kept.removed {
+            // A note too many names a backup that is gone; the next removal tries again for its own.
+            let _ = self.change_backup_note(root, &absolute(old), BackupNoteChange::Remove);
+        }
+        Ok(kept)
     }
 
     /// Notes in the store that a backup was made, or has the process that holds the store note it. The backup is
     /// complete even without the note: then this says that `annals forget` does not name it.
     pub(crate) fn note_backup(&self, root: &Path, dest: &Path) {
-        let place = std::path::absolute(dest).unwrap_or_else(|_| dest.to_path_buf());
-        if let Err(why) = self.write_backup_note(root, &place.to_string_lossy()) {
+        if let Err(why) = self.change_backup_note(root, &absolute(dest), BackupNoteChange::Add) {
             print_note(format_args!(
                 "the store has no note of this backup, so `annals forget` will not name it: {why}"
             ));
         }
     }
 
-    fn write_backup_note(&self, root: &Path, place: &str) -> annals::Result<()> {
-        if ask_daemon(root, &[b"STORE.BACKUP", place.as_bytes(), b"NOTE"])?.is_some() {
+    fn change_backup_note(&self, root: &Path, place: &Path, change: BackupNoteChange) -> annals::Result<()> {
+        let place = place.to_string_lossy();
+        let word: &[u8] = match change {
+            BackupNoteChange::Add => b"NOTE",
+            BackupNoteChange::Remove => b"REMOVED",
+        };
+        if ask_daemon(root, &[b"STORE.BACKUP", place.as_bytes(), word])?.is_some() {
             return Ok(());
         }
         if !self.store.was_closed_cleanly() {
@@ -61,7 +89,10 @@ impl StoreAccess {
         // A backup is no reason for an upgrade.
         let options = Options { create: false, upgrade: false, ..Options::default() };
         let store = open_for_writing(root, options)?;
-        store.note_backup(place)?;
+        match change {
+            BackupNoteChange::Add => store.note_backup(&place)?,
+            BackupNoteChange::Remove => store.remove_backup_note(&place)?,
+        }
         store.close()
     }
 

@@ -270,8 +270,7 @@ fn keep_one(
     out: &mut CliOutput,
 ) -> CliResult<()> {
     let door = super::open_to_read(global)?;
-    let kept = door.keep_backup(folder, keep, sharing)?;
-    door.note_backup(&locate::store(global.store.as_deref()), &kept.path);
+    let kept = door.keep_backup(&locate::store(global.store.as_deref()), folder, keep, sharing)?;
     print_backup("backed up", &kept.path, &kept.report, out)?;
     if !out.json {
         for old in &kept.removed {

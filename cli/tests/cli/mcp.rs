@@ -98,3 +98,33 @@ fn decision_over_mcp_has_the_sessions_inputs() {
     assert_eq!(stored["deliberation_inputs_count"], 1, "{stored}");
     assert_eq!(client.end(), 0);
 }
+
+/// A client that does not wait for the thought before it sends the decision: half of the decisions had no input.
+#[test]
+fn calls_sent_without_waiting_keep_their_order() {
+    let bench = CliBench::new();
+    bench.run("init").ok();
+    let mut client = McpClient::start(&bench, &["mcp", "--write"]);
+    for round in 0..10 {
+        let id = 1000 + 2 * round;
+        for (id, tool, arguments) in [
+            (id, "record_thought", json!({ "text": "a reason" })),
+            (id + 1, "record_decision", json!({ "decision": { "decision": "d", "confidence": 0.5 } })),
+        ] {
+            let params = json!({ "name": tool, "arguments": arguments });
+            client.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }));
+        }
+        let mut answers: Vec<Value> = (0..2)
+            .map(|_| {
+                let mut line = String::new();
+                client.from_server.read_line(&mut line).unwrap();
+                serde_json::from_str(&line).unwrap()
+            })
+            .collect();
+        answers.sort_by_key(|answer| answer["id"].as_u64());
+        let stored = answers[1]["result"]["content"][1]["text"].as_str().unwrap();
+        let stored: Value = serde_json::from_str(stored).unwrap();
+        assert_eq!(stored["deliberation_inputs_count"], 1, "round {round}: {stored}");
+    }
+    assert_eq!(client.end(), 0);
+}

@@ -1,11 +1,15 @@
 //! JSON objects whose members keep their bytes: values and unknown names come out as they went in.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use annals::{Error, Result};
 use annals_text::json::{JsonError, JsonScanner, JsonTokenKind, unescape};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+/// Maximum number of values in an object: each takes many times the memory of its text.
+const VALUES_MAX: usize = 1 << 20;
 
 /// A member of an object: its name with and without quotes, and the text of its value.
 #[derive(Debug, Clone)]
@@ -28,8 +32,9 @@ impl<'a> RawObject<'a> {
     /// # Errors
     /// `Invalid`: not JSON, not an object, or a name that occurs twice.
     pub(crate) fn parse(text: &'a str, place: &str) -> Result<Self> {
-        let mut scanner = JsonScanner::new(text.as_bytes());
+        let mut scanner = JsonScanner::new(text.as_bytes()).values_max(VALUES_MAX);
         let mut members: Vec<RawMember<'a>> = Vec::new();
+        let mut names = HashSet::new();
         let (mut depth, mut name, mut value_start) = (0usize, None, 0);
         while let Some(token) = scanner.next_token().map_err(|error| malformed(place, text, error))? {
             match token.kind {
@@ -59,7 +64,7 @@ impl<'a> RawObject<'a> {
                 let plain = unescape(inner).ok_or_else(|| {
                     Error::invalid(format!("{place} has a member whose name holds half of a surrogate pair"))
                 })?;
-                if members.iter().any(|known| known.name == plain) {
+                if !names.insert(plain.clone()) {
                     return Err(Error::invalid(format!("{place} has the member {plain:?} twice")));
                 }
                 members.push(RawMember {

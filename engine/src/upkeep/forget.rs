@@ -62,6 +62,18 @@ impl Store {
         batch.submit_with(Durability::Disk)?.wait().map(drop)
     }
 
+    /// Removes the note of a backup that was removed. On disk when this returns.
+    ///
+    /// # Errors
+    /// As [`Store::note_backup`].
+    pub fn remove_backup_note(&self, place: &str) -> Result<()> {
+        let space = self.namespace(OWN_NAMESPACE)?;
+        let keyspace = space.keyspace(BACKUPS, History::Latest)?;
+        let mut batch = space.batch();
+        batch.delete(&keyspace, place.as_bytes());
+        batch.submit_with(Durability::Disk)?.wait().map(drop)
+    }
+
     /// The noted backups: the newest of each place.
     ///
     /// # Errors

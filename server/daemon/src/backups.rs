@@ -34,7 +34,8 @@ pub struct KeptBackup {
 }
 
 /// Makes a backup in an existing folder, and removes all but the newest `keep` backups of this store. The new
-/// backup is whole and on disk when this returns.
+/// backup is whole and on disk when this returns. `note` gets its directory before it has that name, so that an
+/// interruption leaves no backup without a note.
 ///
 /// # Errors
 /// Those of the store and of the system; `Refused` if another process makes a backup in the folder now. Then no
@@ -45,6 +46,7 @@ pub fn keep_backup(
     keep: usize,
     sharing: Sharing,
     now_ns: u64,
+    note: &mut dyn FnMut(&Path),
 ) -> Result<KeptBackup, ServeError> {
     let failed = |what: &str| {
         let what = format!("{what} {}", folder.display());
@@ -57,16 +59,19 @@ pub fn keep_backup(
         return Err(ServeError::Refused(why));
     }
     remove_drafts(folder).map_err(failed("cannot clear interrupted backups in"))?;
-    let name = backup_name(store, now_ns);
+    let before = list_backups(store, folder).map_err(failed("cannot list the backups in"))?;
+    // Names sort in the order of making, also after the clock went back.
+    let newest = before.last().and_then(|last| time_of(last));
+    let name = backup_name(store, newest.map_or(now_ns, |newest| now_ns.max(newest.saturating_add(1))));
     let (draft, path) = (folder.join(format!("{DRAFT}{name}")), folder.join(&name));
     let report = store.backup(&draft, sharing)?;
     // What cannot be opened is no reason to remove another backup.
     drop(Store::open_read_only(&draft)?);
+    note(&path);
     rename(&draft, &path).map_err(failed("cannot name the new backup in"))?;
     opened.sync_all().map_err(failed("cannot sync the folder"))?;
     let mut kept = KeptBackup { path, report, removed: Vec::new(), left: Vec::new() };
-    let all = list_backups(store, folder).map_err(failed("cannot list the backups in"))?;
-    for old in all.iter().take(all.len().saturating_sub(keep.max(1))) {
+    for old in before.iter().take((before.len() + 1).saturating_sub(keep.max(1))) {
         match remove_backup(folder, old, &opened) {
             Ok(()) => kept.removed.push(old.clone()),
             Err(error) => kept.left.push((old.clone(), error)),
@@ -78,6 +83,11 @@ pub fn keep_backup(
 /// The name of a backup: store and time, so that names of one store sort by age.
 fn backup_name(store: &Store, now_ns: u64) -> String {
     format!("{}{now_ns:020}", store_prefix(store))
+}
+
+/// The time in the name of a backup.
+fn time_of(backup: &Path) -> Option<u64> {
+    backup.file_name()?.to_str()?.rsplit('-').next()?.parse().ok()
 }
 
 fn store_prefix(store: &Store) -> String {
@@ -149,6 +159,35 @@ mod tests {
         names
     }
 
+    fn keep(
+        store: &Store,
+        folder: &Path,
+        keep: usize,
+        sharing: Sharing,
+        now_ns: u64,
+    ) -> Result<KeptBackup, ServeError> {
+        keep_backup(store, folder, keep, sharing, now_ns, &mut |path| assert!(!path.exists()))
+    }
+
+    /// The new backup was among the oldest when the clock had gone back, and was removed at once.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test makes a folder")]
+    fn backup_after_the_clock_went_back_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path().join("s")).unwrap();
+        store.namespace("default").unwrap();
+        let folder = directory.path().join("kept");
+        std::fs::create_dir(&folder).unwrap();
+        for time in [100, 200] {
+            keep(&store, &folder, 2, Sharing::Shared, time).unwrap();
+        }
+        let kept = keep(&store, &folder, 2, Sharing::Shared, 50).unwrap();
+        assert!(kept.path.exists() && !kept.removed.contains(&kept.path), "{kept:?}");
+        assert_eq!(kept.removed, [folder.join(backup_name(&store, 100))]);
+        let again = keep(&store, &folder, 2, Sharing::Shared, 60).unwrap();
+        assert!(kept.path.exists() && again.path > kept.path, "{again:?}");
+    }
+
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test makes what an interruption leaves")]
     fn only_whole_backups_of_this_store_replace_older_ones() {
@@ -156,7 +195,7 @@ mod tests {
         let store = Store::open(directory.path().join("s")).unwrap();
         store.namespace("default").unwrap();
         let folder = directory.path().join("kept");
-        assert!(keep_backup(&store, &folder, 2, Sharing::Shared, 1).is_err(), "the folder must exist");
+        assert!(keep(&store, &folder, 2, Sharing::Shared, 1).is_err(), "the folder must exist");
         std::fs::create_dir(&folder).unwrap();
         // Neither another store's backups nor other files are this store's to remove.
         for other in ["backup-00000000-00000000000000000001", "backup-mine", "notes"] {
@@ -170,29 +209,29 @@ mod tests {
             all
         };
         for time in [1, 2] {
-            assert!(keep_backup(&store, &folder, 2, Sharing::Shared, time).unwrap().removed.is_empty());
+            assert!(keep(&store, &folder, 2, Sharing::Shared, time).unwrap().removed.is_empty());
         }
         // An interrupted backup left a draft, which has the wrong bytes.
         let draft = folder.join(format!("{DRAFT}{}", backup_name(&store, 3)));
         std::fs::create_dir(&draft).unwrap();
         std::fs::write(draft.join("MANIFEST"), "half").unwrap();
-        let kept = keep_backup(&store, &folder, 2, Sharing::Copied, 3).unwrap();
+        let kept = keep(&store, &folder, 2, Sharing::Copied, 3).unwrap();
         assert_eq!(kept.removed, [folder.join(backup_name(&store, 1))]);
         assert!(kept.left.is_empty());
         assert_eq!(listed(&folder), names(&[2, 3]));
         Store::open_read_only(&kept.path).unwrap();
         // A backup that fails removes nothing: the name is taken.
-        std::fs::create_dir_all(folder.join(backup_name(&store, 4)).join("full")).unwrap();
-        assert!(keep_backup(&store, &folder, 1, Sharing::Shared, 4).is_err());
-        std::fs::remove_dir_all(folder.join(backup_name(&store, 4))).unwrap();
+        std::fs::write(folder.join(backup_name(&store, 4)), "a file").unwrap();
+        assert!(keep(&store, &folder, 1, Sharing::Shared, 4).is_err());
+        std::fs::remove_file(folder.join(backup_name(&store, 4))).unwrap();
         assert!(names(&[2, 3]).iter().all(|name| folder.join(name).exists()));
         // Another process works in the folder.
         let opened = File::open(&folder).unwrap();
         rustix::fs::flock(&opened, rustix::fs::FlockOperation::LockExclusive).unwrap();
-        let refused = keep_backup(&store, &folder, 1, Sharing::Shared, 5).unwrap_err().to_string();
+        let refused = keep(&store, &folder, 1, Sharing::Shared, 5).unwrap_err().to_string();
         assert!(refused.contains("another process"), "{refused}");
         drop(opened);
-        let kept = keep_backup(&store, &folder, 0, Sharing::Shared, 6).unwrap();
+        let kept = keep(&store, &folder, 0, Sharing::Shared, 6).unwrap();
         assert_eq!(kept.removed.len(), 2, "the newest is always kept");
         assert_eq!(listed(&folder), names(&[6]));
     }

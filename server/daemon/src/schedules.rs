@@ -1,8 +1,10 @@
 //! Work on a schedule: expired keys, retention, witnesses, backups.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use annals::Store;
 use annals::retention::RunShare;
 use annals::upkeep::Sharing;
 
@@ -129,16 +131,20 @@ pub(super) async fn keep_backups(daemon: Arc<Daemon>, schedule: BackupSchedule) 
 /// One backup of the schedule.
 fn back_up_once(daemon: &Daemon, schedule: &BackupSchedule) {
     let (folder, now_ns) = (&schedule.folder, daemon.now_ns());
-    let made = keep_backup(&daemon.store, folder, schedule.keep, Sharing::Shared, now_ns);
+    let mut noted = Ok(());
+    // `annals forget` names the places that may still hold a run.
+    let mut note = |path: &Path| noted = note_place(&daemon.store, path, Store::note_backup);
+    let made = keep_backup(&daemon.store, folder, schedule.keep, Sharing::Shared, now_ns, &mut note);
     let failed = match made {
         Ok(KeptBackup { path, removed, left, .. }) => {
             for (old, error) in left {
                 tracing::warn!(backup = %old.display(), %error, "an old backup could not be removed");
             }
             tracing::info!(backup = %path.display(), removed = removed.len(), "made a backup");
-            // `annals forget` names the places that may still hold a run.
-            let place = std::path::absolute(&path).unwrap_or(path);
-            daemon.store.note_backup(&place.to_string_lossy()).err().map(|error| error.to_string())
+            for old in &removed {
+                noted = noted.and(note_place(&daemon.store, old, Store::remove_backup_note));
+            }
+            noted.err().map(|error| error.to_string())
         }
         Err(error) => Some(error.to_string()),
     };
@@ -149,6 +155,16 @@ fn back_up_once(daemon: &Daemon, schedule: &BackupSchedule) {
     let kept = daemon.operations.record("schedule", "", &words, failed.as_deref(), now_ns);
     // A store that cannot be written reports it to its writers.
     let _ = kept.and_then(annals::Ticket::wait);
+}
+
+/// Notes a place of a backup, or removes its note.
+fn note_place(
+    store: &Store,
+    path: &Path,
+    change: fn(&Store, &str) -> annals::Result<()>,
+) -> annals::Result<()> {
+    let place = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    change(store, &place.to_string_lossy())
 }
 
 async fn sweep_one(databases: &Databases) {

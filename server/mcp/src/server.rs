@@ -11,6 +11,7 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer};
 use rmcp::{ErrorData, ServerHandler, ServiceExt};
 use serde_json::{Map, Value};
+use tokio::sync::Mutex;
 
 use crate::answer::{ANSWER_BYTES_MAX, DATA_NOTICE, clipped};
 use crate::arguments::{Arguments, ToolError, schema};
@@ -24,13 +25,15 @@ const INSTRUCTIONS: &str = "annals holds recorded runs of AI agents. Begin with 
 #[derive(Clone)]
 pub struct McpServer {
     store: Arc<dyn McpStore>,
+    /// Calls of a writable store run in the order in which they came: what one captures is an input of the next.
+    order: Arc<Mutex<()>>,
 }
 
 impl McpServer {
     /// A server over this store.
     #[must_use]
     pub fn new(store: Arc<dyn McpStore>) -> Self {
-        Self { store }
+        Self { store, order: Arc::default() }
     }
 
     fn tools(&self) -> impl Iterator<Item = &'static Tool> {
@@ -51,6 +54,7 @@ impl McpServer {
     /// Calls a tool on a thread that may block. The result has at most [`ANSWER_BYTES_MAX`] bytes.
     async fn call_apart(&self, name: String, given: Map<String, Value>) -> Result<String, ToolError> {
         let server = self.clone();
+        let _in_order = if self.store.is_writable() { Some(self.order.lock().await) } else { None };
         let called = tokio::task::spawn_blocking(move || server.call(&name, given)).await;
         let answer =
             called.map_err(|error| ToolError(format!("the tool ended without a result: {error}")))??;
@@ -142,11 +146,9 @@ pub fn serve_stdio(store: Arc<dyn McpStore>) -> annals::Result<()> {
     let failed = |error: &dyn std::fmt::Display| {
         annals::Error::new(annals::ErrorKind::Unavailable, format!("the MCP server ended: {error}"))
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .map_err(|error| failed(&error))?;
+    // One thread polls the calls in the order in which they came.
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| failed(&error))?;
     let served = runtime.block_on(async {
         let running =
             McpServer::new(store).serve(rmcp::transport::stdio()).await.map_err(|error| failed(&error))?;

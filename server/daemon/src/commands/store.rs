@@ -102,18 +102,19 @@ fn backup(call: &mut CommandCall<'_, '_>) -> CommandResult {
     if !call.session.local {
         return Err("NOPERM STORE.BACKUP writes files and needs a connection by a Unix socket".into());
     }
-    let (sharing, is_note) = match call.rest(2) {
-        [] => (Sharing::Shared, false),
-        [option] if word_is(option, "COPY") => (Sharing::Copied, false),
-        [option] if word_is(option, "NOTE") => (Sharing::Shared, true),
+    let (sharing, change): (_, Option<fn(&annals::Store, &str) -> annals::Result<()>>) = match call.rest(2) {
+        [] => (Sharing::Shared, None),
+        [option] if word_is(option, "COPY") => (Sharing::Copied, None),
+        [option] if word_is(option, "NOTE") => (Sharing::Shared, Some(annals::Store::note_backup)),
+        [option] if word_is(option, "REMOVED") => (Sharing::Shared, Some(annals::Store::remove_backup_note)),
         _ => return Err(syntax()),
     };
     let to = Path::new(OsStr::from_bytes(call.word(1)));
     if !to.is_absolute() || call.word(1).contains(&0) {
         return Err("ERR a backup goes to an absolute path".into());
     }
-    if is_note {
-        call.daemon.store.note_backup(&to.to_string_lossy())?;
+    if let Some(change) = change {
+        change(&call.daemon.store, &to.to_string_lossy())?;
         return Ok(Reply::OK);
     }
     match to.symlink_metadata() {

@@ -23,13 +23,21 @@ const LINE_BYTES_MAX: usize = 16 << 10;
 const FOLLOWED_BYTES_MAX: usize = 4 * HEAD_BYTES_MAX;
 const NONE: u64 = u64::MAX;
 
-/// The number of the first request with two lengths, from 0.
+/// The number of the first request with two lengths, and of the first that cannot be checked, from 0.
 #[derive(Debug, Clone)]
-pub(super) struct TwoLengths(Arc<AtomicU64>);
+pub(super) struct TwoLengths {
+    found: Arc<AtomicU64>,
+    unchecked: Arc<AtomicU64>,
+}
 
 impl TwoLengths {
+    fn new() -> Self {
+        Self { found: Arc::new(AtomicU64::new(NONE)), unchecked: Arc::new(AtomicU64::new(NONE)) }
+    }
+
+    /// Whether a request has two lengths, or may have.
     pub(super) fn is_request(&self, number: u64) -> bool {
-        self.0.load(Ordering::Acquire) == number
+        self.found.load(Ordering::Acquire) == number || self.unchecked.load(Ordering::Acquire) <= number
     }
 }
 
@@ -41,7 +49,7 @@ pub(super) struct FramingGuard<S> {
 
 impl<S> FramingGuard<S> {
     pub(super) fn new(stream: S) -> (Self, TwoLengths) {
-        let found = TwoLengths(Arc::new(AtomicU64::new(NONE)));
+        let found = TwoLengths::new();
         (Self { stream, follower: MessageFollower::new(found.clone()) }, found)
     }
 }
@@ -185,13 +193,16 @@ impl MessageFollower {
         self.heads += 1;
         self.part = match (length, coding) {
             (Some(_), Some(_)) => {
-                self.found.0.store(number, Ordering::Release);
+                self.found.found.store(number, Ordering::Release);
                 MessagePart::Unknown
             }
             (None, Some(_)) => MessagePart::ChunkSize,
             (Some(Some(0)), None) | (None, None) => MessagePart::Head,
             (Some(Some(length)), None) => MessagePart::Body(length),
-            (Some(None), None) => MessagePart::Unknown,
+            (Some(None), None) => {
+                self.leave_unchecked(number + 1);
+                MessagePart::Unknown
+            }
         };
         self.held.clear();
         bytes.get(len - known..).unwrap_or_default()
@@ -208,23 +219,38 @@ impl MessageFollower {
         };
         let (line, rest) = bytes.split_at(end + 1);
         self.held.extend_from_slice(line);
-        let line = self.held.trim_ascii();
-        self.part = match self.part {
-            MessagePart::Trailers if line.is_empty() => MessagePart::Head,
-            MessagePart::Trailers => MessagePart::Trailers,
-            _ => match chunk_size(line) {
-                Some(0) => MessagePart::Trailers,
-                // With its line end.
-                Some(size) => size.checked_add(2).map_or(MessagePart::Unknown, MessagePart::Chunk),
-                None => MessagePart::Unknown,
-            },
+        let is_trailer = matches!(self.part, MessagePart::Trailers);
+        if is_trailer && !self.held.ends_with(b"\r\n") {
+            // hyper ends a trailer at CR LF only.
+            if self.held.len() > LINE_BYTES_MAX {
+                self.stop();
+            }
+            return rest;
+        }
+        let next = match chunk_size(self.held.trim_ascii()) {
+            _ if is_trailer && self.held == b"\r\n" => Some(MessagePart::Head),
+            _ if is_trailer => Some(MessagePart::Trailers),
+            Some(0) => Some(MessagePart::Trailers),
+            // With its line end.
+            Some(size) => size.checked_add(2).map(MessagePart::Chunk),
+            None => None,
         };
         self.held.clear();
+        match next {
+            Some(next) => self.part = next,
+            None => self.stop(),
+        }
         rest
     }
 
+    /// Follows the connection no further. A later request cannot be checked, so it is refused.
     fn stop(&mut self) {
+        self.leave_unchecked(self.heads);
         (self.part, self.held) = (MessagePart::Unknown, Vec::new());
+    }
+
+    fn leave_unchecked(&self, first: u64) {
+        self.found.unchecked.fetch_min(first, Ordering::AcqRel);
     }
 }
 
@@ -240,10 +266,29 @@ mod tests {
 
     /// The number of the request with two lengths, with the bytes in parts of this size.
     fn found(bytes: &[u8], part: usize) -> Option<u64> {
-        let found = TwoLengths(Arc::new(AtomicU64::new(NONE)));
+        let numbers = followed(bytes, part);
+        Some(numbers.found.load(Ordering::Acquire)).filter(|number| *number != NONE)
+    }
+
+    fn followed(bytes: &[u8], part: usize) -> TwoLengths {
+        let found = TwoLengths::new();
         let mut follower = MessageFollower::new(found.clone());
         bytes.chunks(part).for_each(|part| follower.follow(part));
-        Some(found.0.load(Ordering::Acquire)).filter(|number| *number != NONE)
+        found
+    }
+
+    /// A trailer with a bare line feed ended the following, and the next request was not checked.
+    #[test]
+    fn bare_line_feeds_in_trailers_hide_no_request() {
+        let first = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx: a\n\nzz\r\n\r\n";
+        let both = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-length: 5\r\n\r\n0\r\n\r\n";
+        let bytes = format!("{first}{both}");
+        for part in [1, 2, 3, 64, bytes.len()] {
+            assert_eq!(found(bytes.as_bytes(), part), Some(1), "{part}");
+        }
+        // What follows bytes that cannot be followed is refused.
+        let numbers = followed(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 7);
+        assert!(!numbers.is_request(0) && numbers.is_request(1) && numbers.is_request(7));
     }
 
     #[test]

@@ -70,16 +70,15 @@ fn explain(error: annals::Error, closing: &IsClosing) -> annals::Error {
     }
 }
 
-/// Notes a backup that another process made. A recorder makes none itself.
+/// Notes a backup that another process made or removed. A recorder makes none itself.
 fn note_backup(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Reply> {
     let place = arguments.text("a backup's place")?;
     match arguments.option() {
-        Some(option) if option == "NOTE" => {
-            store.note_backup(&place)?;
-            Ok(Reply::OK)
-        }
-        _ => Err(invalid("a recorder only notes backups: STORE.BACKUP place NOTE".to_owned())),
+        Some(option) if option == "NOTE" => store.note_backup(&place)?,
+        Some(option) if option == "REMOVED" => store.remove_backup_note(&place)?,
+        _ => return Err(invalid("a recorder only notes backups: give NOTE or REMOVED".to_owned())),
     }
+    Ok(Reply::OK)
 }
 
 fn retain(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Reply> {

@@ -179,7 +179,7 @@ pub(super) const DIAGNOSE_SESSION: Tool = Tool {
         name: "session",
         kind: ParameterKind::Object,
         is_required: true,
-        description: "The report: {\"sessionId\", \"outcome\", \"injectedObservationIds\", \"toolCallSummary\", \"errorMessages\", \"filesModified\"}",
+        description: "The report: {\"sessionId\", \"outcome\", \"injectedObservationIds\", \"toolCallSummary\", \"errorsEncountered\": [{\"message\"}], \"filesModified\"}",
     }],
     writes: true,
     run: |store, arguments| {

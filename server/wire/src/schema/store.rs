@@ -16,10 +16,11 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         "Returns the ledger's checkpoint as one line of JSON: it can later show whether the history \
              that it covers was rewritten.",
     ),
-    command("store", "store.backup", -2, ACTION).arguments("path [COPY | NOTE]").summary(
+    command("store", "store.backup", -2, ACTION).arguments("path [COPY | NOTE | REMOVED]").summary(
         "Copies the store as it is now to an absolute path that does not exist yet. Files that never \
              change are hard-linked unless COPY is given. NOTE copies nothing: it notes a backup that another \
-             process made, so that a report of forgetting names it. Needs a connection by a Unix socket.",
+             process made, so that a report of forgetting names it; REMOVED takes the note \
+             back. Needs a connection by a Unix socket.",
     ),
     command("store", "store.compact", -1, ACTION)
         .arguments("[DRYRUN] [NOW] [RECOMPRESS] [RATE bytes]")
