@@ -17,6 +17,11 @@ const OWNER: &str = "owner";
 fn failure(error: Error) -> Failure {
     match error.kind() {
         ErrorKind::Invalid => Failure::failed(error, "docs/deliberation.md has the form of a decision"),
+        ErrorKind::NotFound
+            if error.to_string().contains("no run") || error.to_string().contains("no frame") =>
+        {
+            Failure::missing(error, "`annals runs` lists the runs, `annals show RUN` the frames of one")
+        }
         ErrorKind::NotFound => Failure::missing(error, "`annals decisions` lists the decisions"),
         ErrorKind::Conflict => {
             Failure::failed(error, "change the decision, or the guardrail that the message names")

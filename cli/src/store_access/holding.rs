@@ -74,7 +74,12 @@ impl StoreAccess {
     ) -> CliResult<AskedStore> {
         let options = Options { create: false, ..write_options() };
         let asked = wait.ask_or_open(root, words, &options, repeats);
-        match asked.map_err(|error| open_failure(root, error))? {
+        let failed = |error| match Store::open_read_only(root) {
+            // The process that holds the store did not find what the command names.
+            Ok(_) => engine_failure(error),
+            Err(_) => open_failure(root, error),
+        };
+        match asked.map_err(failed)? {
             AskOutcome::Asked(reply) => Ok(AskedStore::Asked(reply)),
             AskOutcome::Opened(store) => Ok(AskedStore::Opened(Self::new(store, namespace).served(root))),
         }

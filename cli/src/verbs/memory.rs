@@ -54,7 +54,16 @@ pub(super) fn recall(global: &GlobalArgs, args: &RecallArgs, out: &mut CliOutput
         question => question.to_owned(),
     };
     let door = match args.session {
-        Some(_) => super::open_existing_to_write(global)?,
+        Some(_) => super::open_existing_to_write(global).map_err(|failure| match failure {
+            Failure::Message { code, message, .. } => Failure::Message {
+                code,
+                message,
+                hint:
+                    "without --session, recall only reads and works now; over a daemon MEM.SEARCH has SESSION"
+                        .to_owned(),
+            },
+            other => other,
+        })?,
         None => super::open_to_read(global)?,
     };
     let definition = args.memory.as_deref().map(|id| door.definition(id)).transpose()?;

@@ -249,6 +249,32 @@ fn compact_drop_and_pin_work_beside_a_recorder() {
     bench.run("verify").ok();
 }
 
+/// A recorder that held the store knew no command of decisions: an agent that ran under `annals record` could store
+/// none. And a holder that did not find a key was reported as a missing store.
+#[test]
+fn decisions_and_forgetting_work_beside_a_recorder() {
+    let bench = imported();
+    let mut recorder = bench.command(["record", "--allow-empty", "--run", "r", "--", "cat"]);
+    let recorder = recorder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut recorder = recorder.unwrap();
+    while bench.run("show r").code != 0 {
+        assert!(recorder.try_wait().unwrap().is_none(), "the recorder has ended");
+    }
+    bench.run_args(["decide", "Keep Postgres", "--confidence", "0.8"]).ok();
+    let [found] = bench.run("decisions --json").json().try_into().unwrap();
+    bench.run_args(["decision", found["id"].as_str().unwrap(), "--review", "success"]).ok();
+    let error = bench.run_args(["decide", "", "--confidence", "0.5"]).failed(1);
+    assert!(error.contains("\"decision\"") && !error.starts_with("ERR"), "{error}");
+    let done = bench.run("decide x --confidence 0.5 --run nobody");
+    assert!(done.stderr.contains("`annals runs` lists the runs"), "{done:?}");
+    let error = bench.run("forget --key nokey --why x").failed(4);
+    assert!(error.contains("nothing was forgotten") && !error.contains("no store"), "{error}");
+    drop(recorder.stdin.take());
+    assert!(recorder.wait().unwrap().success());
+    let [found] = bench.run("decisions --json").json().try_into().unwrap();
+    assert_eq!(found["outcome"], "success");
+}
+
 #[test]
 fn compact_runs_in_daemon_or_in_process() {
     let bench = imported();

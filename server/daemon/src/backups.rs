@@ -166,7 +166,7 @@ mod tests {
         sharing: Sharing,
         now_ns: u64,
     ) -> Result<KeptBackup, ServeError> {
-        keep_backup(store, folder, keep, sharing, now_ns, &mut |path| assert!(!path.exists()))
+        keep_backup(store, folder, keep, sharing, now_ns, &mut |path| assert!(!path.is_dir()))
     }
 
     /// The new backup was among the oldest when the clock had gone back, and was removed at once.

@@ -327,6 +327,7 @@ pub fn parse_error(error: &str) -> annals::Error {
     let (code, message) = error.split_once(' ').unwrap_or(("ERR", error));
     match KINDS.iter().find(|(_, known)| *known == code) {
         Some((kind, _)) => annals::Error::new(*kind, message),
+        None if code == "ERR" => annals::Error::new(ErrorKind::Invalid, message),
         None => annals::Error::new(ErrorKind::Unavailable, error),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use annals_deliberation::{Caller, Method, TextEmbedder};
+use annals_deliberation::{Caller, Deliberation, Method, TextEmbedder};
 use annals_memory::Embedder as _;
 use annals_proxy::embeddings::ConfiguredEmbedder;
 
@@ -49,6 +49,32 @@ pub(crate) fn command_of(method: Method) -> &'static str {
     }
 }
 
+/// The method that a command runs.
+pub(crate) fn method_of(command: &str) -> Option<Method> {
+    Method::ALL.into_iter().find(|method| command_of(*method).eq_ignore_ascii_case(command))
+}
+
+/// Calls a method with an embedder for texts that come without a vector.
+pub(crate) fn call_embedded(
+    decisions: &Deliberation,
+    embedder: Option<&ConfiguredEmbedder>,
+    caller: &Caller<'_>,
+    method: Method,
+    params: &str,
+) -> annals::Result<String> {
+    let embedder = match embedder {
+        Some(ConfiguredEmbedder::Http(embedder)) => Some(&**embedder),
+        // The built-in embedder makes cards of words, which the index of decisions has already.
+        _ => None,
+    };
+    let embed = |text: &str| {
+        let made = embedder.map(|embedder| embedder.embed(&[text])).transpose()?;
+        Ok(made.into_iter().flatten().next().unwrap_or_default())
+    };
+    let embedder = embedder.map(|embedder| TextEmbedder { id: embedder.id(), embed: &embed });
+    decisions.call(&Caller { embedder, ..*caller }, method, params)
+}
+
 fn run(call: &mut CommandCall<'_, '_>, method: Method) -> CommandResult {
     let is_option = |word: &[u8]| word_is(word, "NAMESPACE") || word_is(word, "SESSION");
     let (params, options) = match call.rest(1) {
@@ -79,23 +105,9 @@ fn run(call: &mut CommandCall<'_, '_>, method: Method) -> CommandResult {
         Method::RecordDecision | Method::QueryDecisions => Some(tenant.embedder()?),
         _ => None,
     };
-    let embedder = match embedder.as_deref() {
-        Some(ConfiguredEmbedder::Http(embedder)) => Some(&**embedder),
-        // The built-in embedder makes cards of words, which the index of decisions has already.
-        _ => None,
-    };
-    let embed = |text: &str| {
-        let made = embedder.map(|embedder| embedder.embed(&[text])).transpose()?;
-        Ok(made.into_iter().flatten().next().unwrap_or_default())
-    };
-    let caller = Caller {
-        session: client_session,
-        is_other_token: &is_other_token,
-        tracks,
-        embedder: embedder.map(|embedder| TextEmbedder { id: embedder.id(), embed: &embed }),
-        ..Caller::new(&token)
-    };
-    let answer = tenant.deliberation()?.call(&caller, method, params)?;
+    let caller =
+        Caller { session: client_session, is_other_token: &is_other_token, tracks, ..Caller::new(&token) };
+    let answer = call_embedded(&tenant.deliberation()?, embedder.as_deref(), &caller, method, params)?;
     Ok(Reply::Json(match redactor {
         None => answer,
         Some(redactor) => String::from_utf8_lossy(&redactor.body(answer.as_bytes(), None).bytes).into_owned(),

@@ -23,7 +23,7 @@ mod tokens;
 mod transactions;
 
 pub(super) use blobs::{BLOBS, blob_reader, keep_blob};
-pub(super) use deliberation::command_of;
+pub(super) use deliberation::{call_embedded, command_of, method_of};
 
 use super::command_table::CommandHandler;
 

@@ -12,8 +12,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use annals::{Durability, ErrorKind, Namespace, Run, Status, Store, kv::StoredBlob, runs::OpenFrame};
+use annals_deliberation::{Caller, Deliberation, Method};
 use annals_diagnostics::{Diagnostics, SessionDiagnostic, SessionResult};
 use annals_memory::{Embedder, Memory, SnapshotOptions};
+
+use crate::commands::{call_embedded, method_of};
 
 use super::host::{WriterGate, WriterPass};
 use super::upkeep;
@@ -82,6 +85,9 @@ impl RecorderSession {
     }
 
     fn execute(&mut self, name: &str, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+        if let Some(method) = method_of(name) {
+            return self.call_decisions(method, arguments);
+        }
         let Some(command) = RecorderCommand::find(name) else { return self.execute_upkeep(name, arguments) };
         match command {
             RecorderCommand::Ping => Ok(Reply::Simple("PONG".into())),
@@ -100,6 +106,26 @@ impl RecorderSession {
             RecorderCommand::EndBlob => self.end_blob(arguments),
             RecorderCommand::UseStore => Err(invalid("a connection stays with its namespace".to_owned())),
         }
+    }
+
+    /// A method of decisions, as the daemon's DELIB commands run it.
+    fn call_decisions(&self, method: Method, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+        let _writer = self.enter_writer()?;
+        let params = arguments.text("parameters")?;
+        let (mut namespace, mut session) = ("default".to_owned(), None);
+        while let Some(option) = arguments.option() {
+            match option.as_str() {
+                "NAMESPACE" => namespace = arguments.text("NAMESPACE")?,
+                "SESSION" => session = Some(arguments.text("SESSION")?),
+                _ => return Err(invalid(format!("there is no option {option:?} here"))),
+            }
+        }
+        let space = self.store.namespace(&namespace)?;
+        let decisions = Deliberation::open(&space)?.with_disk_durability();
+        let embedder = ConfiguredEmbedder::from_environment(Some(&space))?;
+        let caller = Caller { session: session.as_deref(), ..Caller::new("owner") };
+        let answer = call_embedded(&decisions, Some(&embedder), &caller, method, &params)?;
+        Ok(Reply::Bulk(answer.into_bytes()))
     }
 
     /// A command that records nothing. It ends with the host: a recorder does not wait for others.
