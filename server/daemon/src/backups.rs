@@ -171,7 +171,6 @@ mod tests {
 
     /// The new backup was among the oldest when the clock had gone back, and was removed at once.
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "a test makes a folder")]
     fn backup_after_the_clock_went_back_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("s")).unwrap();

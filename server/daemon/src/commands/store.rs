@@ -98,11 +98,14 @@ fn compact(call: &mut CommandCall<'_, '_>) -> CommandResult {
     Ok(Reply::text(call.daemon.store.compact(&options)?.to_json()))
 }
 
+/// What `STORE.BACKUP path NOTE` and `REMOVED` do to the store's list of backups.
+type NoteChange = fn(&annals::Store, &str) -> annals::Result<()>;
+
 fn backup(call: &mut CommandCall<'_, '_>) -> CommandResult {
     if !call.session.local {
         return Err("NOPERM STORE.BACKUP writes files and needs a connection by a Unix socket".into());
     }
-    let (sharing, change): (_, Option<fn(&annals::Store, &str) -> annals::Result<()>>) = match call.rest(2) {
+    let (sharing, change): (Sharing, Option<NoteChange>) = match call.rest(2) {
         [] => (Sharing::Shared, None),
         [option] if word_is(option, "COPY") => (Sharing::Copied, None),
         [option] if word_is(option, "NOTE") => (Sharing::Shared, Some(annals::Store::note_backup)),
