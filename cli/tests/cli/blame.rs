@@ -90,7 +90,7 @@ fn serve(stream: TcpStream, answer: &AnswerFn, counts: &[AtomicU64], total: &Ato
         total.fetch_add(1, Ordering::SeqCst);
         let message = answer(step, counts[step as usize].fetch_add(1, Ordering::SeqCst), &request);
         let status = message["status"].as_u64().unwrap_or(200);
-        let body = json!({ "id": "x", "model": "gpt-4o-mini", "choices": [{ "index": 0, "message": message,
+        let body = json!({ "id": "x", "model": request["model"], "choices": [{ "index": 0, "message": message,
             "finish_reason": "stop" }], "usage": { "prompt_tokens": 10, "completion_tokens": 5 } })
         .to_string();
         let head = format!(
@@ -122,10 +122,22 @@ impl CliBench {
         ProcessResult::from_output(command.output().unwrap())
     }
 
-    fn blame_rows(&self, run: &str) -> Vec<Value> {
+    /// The stored blame; null if there is none.
+    fn stored_blame(&self, run: &str) -> Value {
         let shown = self.run_args(["blame", run, "--show", "--json"]);
-        let document: Value = serde_json::from_slice(&shown.stdout).unwrap();
-        document["steps"].as_array().unwrap().clone()
+        serde_json::from_slice(&shown.stdout).unwrap_or_default()
+    }
+
+    fn blame_rows(&self, run: &str) -> Vec<Value> {
+        self.stored_blame(run)["steps"].as_array().unwrap().clone()
+    }
+
+    fn spent_calls(&self, run: &str) -> u64 {
+        self.stored_blame(run)["spent"]["calls"].as_u64().unwrap_or(0)
+    }
+
+    fn spent_dollars(&self, run: &str) -> f64 {
+        self.stored_blame(run)["spent"]["dollars"].as_f64().unwrap()
     }
 }
 
@@ -428,6 +440,18 @@ fn killed_and_interrupted_blames_are_resumed() {
         assert_eq!(bench.run("runs --json --tag annals.blame=r").json().len(), 27);
         bench.blame_command(&["blame", "r", "--resume"]).failed(2);
     }
+}
+
+/// Recorded answers that a fork gave again cost nothing, but were counted as if they had been paid for.
+#[test]
+fn only_calls_of_upstreams_count_as_spent() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+    assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
+    let before = upstream.asked();
+    assert_eq!(bench.blame_command(&["blame", "r", "--k", "2", "--no-early-stop"]).code, 0);
+    let (spent, asked) = (bench.spent_dollars("r"), upstream.asked() - before);
+    assert_eq!(asked, 8);
+    assert!((spent - 8.0 * 4.5e-6).abs() < 1e-12, "{spent} dollars for {asked} calls");
 }
 
 #[test]

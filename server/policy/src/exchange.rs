@@ -162,6 +162,9 @@ pub struct VolatileExchange {
     /// later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_ns: Option<u64>,
+    /// Whether annals gave the answer itself, from a recording or an edit: no upstream was asked.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub local: bool,
     /// Arrival order of identical requests, by the connections that carried them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrived: Option<u64>,

@@ -1,7 +1,7 @@
 //! The models, tokens and cost of a run, from its own frames' metadata. Requests and answers are not read.
 //!
-//! The parent paid for frames that a fork shares, and an earlier run for answers from the cache: neither
-//! counts here.
+//! The parent paid for frames that a fork shares, and an earlier run for answers from the cache. Answers that
+//! annals gave in place of an upstream cost nothing. None of them counts here.
 
 use annals::RunReader;
 use serde::Deserialize;
@@ -49,6 +49,8 @@ struct UsageMetadata {
 #[derive(Deserialize, Default)]
 struct VolatileUsageMetadata {
     #[serde(default)]
+    local: bool,
+    #[serde(default)]
     network: Option<UnrecordedTraffic>,
 }
 
@@ -88,7 +90,7 @@ impl RunUsage {
         {
             self.models.push(model.clone());
         }
-        let Some(usage) = facts.usage.filter(|_| facts.cached.is_none()) else { return };
+        let Some(usage) = facts.usage.filter(|_| facts.cached.is_none() && !facts.volatile.local) else { return };
         let sum = |of: &mut Option<u64>, more: Option<u64>| {
             if let Some(more) = more {
                 *of = Some(of.unwrap_or(0).saturating_add(more));

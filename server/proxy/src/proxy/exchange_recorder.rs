@@ -200,6 +200,11 @@ impl ExchangeRecorder {
         Response::from_parts(parts, whole_body_response(bytes))
     }
 
+    /// Says that no upstream is asked.
+    pub(super) fn mark_local(&mut self) {
+        self.exchange.volatile.local = true;
+    }
+
     pub(super) fn set_head(&mut self, status: StatusCode, headers: Headers) {
         self.exchange.http.status = Some(status.as_u16());
         self.exchange.volatile.response_headers = headers;

@@ -326,6 +326,7 @@ impl ProxyRecorder {
     ) {
         self.0.record_draws();
         let mut taping = ExchangeRecorder::begin(&self.0, asked, asked.body.clone(), None, self.0.arrival());
+        taping.mark_local();
         taping.set_head(status, Headers::from_map(headers));
         taping.push_part(body.clone());
         taping.end(None);
@@ -594,7 +595,9 @@ impl ProxyRecorderState {
         if let Some(version) = self.tool_version.get().filter(|_| summary.has_tools(request)) {
             exchange.summary.insert(TOOL_VERSION.to_owned(), version.clone().into());
         }
-        let (cached, cost) = (exchange.summary.contains_key(CACHED), rules.prices.cost(&summary));
+        let cached = exchange.summary.contains_key(CACHED);
+        // An answer that annals gives again or makes up costs nothing.
+        let cost = if exchange.volatile.local { Cost::default() } else { rules.prices.cost(&summary) };
         let counted = RecordingSummary {
             broken: u64::from(broken.is_some()),
             tools: summary.tool_calls.len() as u64 + summary.tool_calls_more,
