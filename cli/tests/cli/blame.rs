@@ -405,22 +405,31 @@ fn budget_ends_a_blame_that_resume_finishes() {
 }
 
 /// Killed in the middle: forks that were under way are dropped, the others are kept, and `--resume` goes on.
+///
+/// The time since the last stored state was read from clocks that began at their reading, so it was always
+/// zero. No state was stored while forks ran: a killed blame kept nothing, and paid for all its forks again.
+/// What dropped forks had cost was forgotten.
 #[test]
 fn killed_and_interrupted_blames_are_resumed() {
     for signal in ["-KILL", "-INT"] {
         let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
         assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
         let before = upstream.asked();
-        let mut command = bench.command(["blame", "r", "--k", "8", "--no-early-stop", "--jobs", "1"]);
+        let mut command = bench.command(["blame", "r", "--k", "24", "--no-early-stop", "--jobs", "1"]);
         command
             .env_remove("OPENAI_API_KEY")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
-        while upstream.asked() < before + 6 {
-            std::thread::yield_now();
-        }
+        let mut child = command.spawn().unwrap();
+        let kept = loop {
+            let stored = bench.stored_blame("r");
+            let calls = stored["spent"]["calls"].as_u64().unwrap_or(0);
+            if stored["state"] == "running" && calls >= 6 {
+                break calls;
+            }
+            assert!(child.try_wait().unwrap().is_none(), "nothing was stored while forks ran: {stored}");
+        };
         let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
         assert!(killed.success());
         let ended = child.wait_with_output().unwrap();
@@ -431,13 +440,20 @@ fn killed_and_interrupted_blames_are_resumed() {
         }
         let shown = bench.run("blame r --show");
         assert_ne!(shown.code, 0, "an unfinished blame says so: {shown:?}");
+        let paid = upstream.asked() - before;
         let done = bench.blame_command(&["blame", "r", "--resume"]);
         assert_eq!(done.code, 0, "{done:?}");
         let rows = bench.blame_rows("r");
-        assert!(rows.iter().all(|row| row["valid"] == 8), "{rows:?}");
-        assert_eq!((&rows[0]["step"], &rows[0]["flips"]), (&json!(2), &json!(8)));
-        // Three re-runs and eight forks of three steps: none is left over, none is missing.
-        assert_eq!(bench.run("runs --json --tag annals.blame=r").json().len(), 27);
+        assert!(rows.iter().all(|row| row["valid"] == 24), "{rows:?}");
+        assert_eq!((&rows[0]["step"], &rows[0]["flips"]), (&json!(2), &json!(24)));
+        // Three re-runs and 24 forks of three steps: none is left over, none is missing.
+        assert_eq!(bench.run("runs --json --tag annals.blame=r").json().len(), 75);
+        // A fork of step 2 asks twice, any other once: a fresh blame needs 96 calls.
+        let asked = upstream.asked() - before;
+        assert!(asked - paid + kept <= 96, "{asked} calls, {paid} before the signal, {kept} of them stored");
+        // What was paid before counts, but for the calls of the one fork that was under way.
+        let counted = bench.spent_calls("r");
+        assert!((96..=asked).contains(&counted) && asked - counted <= 2, "{counted} of {asked} calls");
         bench.blame_command(&["blame", "r", "--resume"]).failed(2);
     }
 }

@@ -130,7 +130,7 @@ impl BlameSettings {
     }
 }
 
-/// What a blame has taken so far.
+/// What a blame has taken so far. Forks that were dropped count with their calls and their cost, and not as forks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
     /// Forks.
@@ -141,6 +141,15 @@ pub struct Spent {
     pub dollars: f64,
     /// Calls whose model has no price.
     pub unpriced: u64,
+}
+
+impl std::ops::AddAssign for Spent {
+    fn add_assign(&mut self, more: Self) {
+        self.forks += more.forks;
+        self.calls += more.calls;
+        self.dollars += more.dollars;
+        self.unpriced += more.unpriced;
+    }
 }
 
 /// The result of a blame.
@@ -221,15 +230,19 @@ pub fn load_blame(space: &Namespace, run: &str) -> annals::Result<Option<BlameDo
 /// # Errors
 /// Of the store.
 pub fn drop_blame(space: &Namespace, run: &str) -> annals::Result<u64> {
-    let dropped = drop_forks(space, run, &|_| true)?;
+    let dropped = drop_forks(space, run, &mut |_| Ok(true))?;
     if let Some(keyspace) = space.find_keyspace(KEYSPACE)? {
         keyspace.delete(run.as_bytes())?;
     }
     Ok(dropped)
 }
 
-/// Drops the forks of a run's blame that `which` selects by their names.
-pub(crate) fn drop_forks(space: &Namespace, run: &str, which: &dyn Fn(&str) -> bool) -> annals::Result<u64> {
+/// Drops the forks of a run's blame that `which` selects.
+pub(crate) fn drop_forks(
+    space: &Namespace,
+    run: &str,
+    which: &mut dyn FnMut(&RunReader) -> annals::Result<bool>,
+) -> annals::Result<u64> {
     use annals::runs::{RunFilter, RunOrder};
     let filter = RunFilter { tags: vec![(BLAME_TAG.to_owned(), run.to_owned())], ..RunFilter::default() };
     let (mut after, mut dropped) = (None, 0);
@@ -237,7 +250,7 @@ pub(crate) fn drop_forks(space: &Namespace, run: &str, which: &dyn Fn(&str) -> b
         let page = space.page_runs(&filter, RunOrder::OldestFirst, after, 256)?;
         for reader in page.runs {
             let name = &reader.info().name;
-            if which(name) {
+            if which(&reader)? {
                 space.drop_run(name, "blame", &format!("a fork of the blame of {run}"))?;
                 dropped += 1;
             }

@@ -21,6 +21,7 @@ use crate::document::{
     BlameDocument, BlameSettings, BlameState, CoalitionForks, ForkRecord, Outcome, SampledOrder, Spent,
     StepForks, VERSION, count, drop_blame, drop_forks, load_blame,
 };
+use crate::spent::{spent_by, spent_in};
 use crate::error::BlameError;
 use crate::estimate::{Estimate, estimate};
 use crate::oracle::{Oracle, RunOutcome, Verdict};
@@ -59,6 +60,8 @@ pub struct Blamer {
     parent: RunOutcome,
     verdict: Verdict,
     prices: Prices,
+    /// The clock of all times here: the times of two clocks cannot be compared.
+    clock: RealIo,
     interrupted: Arc<AtomicBool>,
 }
 
@@ -151,6 +154,7 @@ impl Blamer {
             parent,
             verdict,
             prices,
+            clock: RealIo::default(),
             interrupted,
         })
     }
@@ -205,12 +209,19 @@ impl Blamer {
         let mut document = resumed.unwrap_or_else(|| self.empty_document());
         document.state = BlameState::Running;
         let known: BTreeSet<String> = document.forks().map(|fork| fork.run.clone()).collect();
-        drop_forks(&self.space, &name, &|fork| !known.contains(fork))?;
+        drop_forks(&self.space, &name, &mut |fork| {
+            let is_lost = !known.contains(&fork.info().name);
+            if is_lost {
+                // It is run again, but was paid for.
+                document.spent += spent_in(fork, &self.prices)?;
+            }
+            Ok(is_lost)
+        })?;
         let rerunner = Rerunner::new(&self.space, &self.reader, &self.origin, self.rerun.clone(), true)?;
         document.save(&self.space, &self.reader)?;
         let progress = Progress {
             document: Mutex::new(document),
-            saved_ns: AtomicU64::new(RealIo::default().monotonic_ns()),
+            saved_ns: AtomicU64::new(self.clock.monotonic_ns()),
             planned: AtomicU64::new(0),
             report,
         };
@@ -436,7 +447,7 @@ impl Blamer {
     }
 
     fn save_sometimes(&self, progress: &Progress<'_>) -> Result<(), Halt> {
-        let now = RealIo::default().monotonic_ns();
+        let now = self.clock.monotonic_ns();
         let saved = progress.saved_ns.load(Ordering::Relaxed);
         if now.saturating_sub(saved) >= SAVE_EVERY_NS
             && progress.saved_ns.compare_exchange(saved, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -461,6 +472,27 @@ impl Blamer {
             document.next_fork += 1;
             number
         };
+        let mut spent = Spent::default();
+        let done = self.run_fork(rerunner, number, job, &mut spent);
+        let mut document = progress.lock();
+        document.spent += spent;
+        let forks = document.spent.forks;
+        drop(document);
+        let record = done?;
+        if spent.forks > 0 {
+            (progress.report)(forks, progress.planned.load(Ordering::Relaxed));
+        }
+        Ok(record)
+    }
+
+    /// Runs one fork and grades it. `spent` is what a recorded or dropped fork took; resuming counts any other.
+    fn run_fork(
+        &self,
+        rerunner: &Rerunner,
+        number: u64,
+        job: &ForkJob<'_>,
+        spent: &mut Spent,
+    ) -> Result<ForkRecord, Halt> {
         let undefined = |why: String| ForkRecord {
             run: String::new(),
             outcome: Outcome::Undefined,
@@ -496,22 +528,13 @@ impl Blamer {
         }
         if report.stopped == Some(StopReason::Interrupted) || self.interrupted.load(Ordering::SeqCst) {
             self.interrupted.store(true, Ordering::SeqCst);
+            *spent = spent_by(&report);
             // A fork that was ended has no outcome; resuming runs it again.
             let _ = self.space.drop_run(&run, "blame", "interrupted");
             return Err(Halt::State(BlameState::Interrupted));
         }
         let record = self.record(run, &report, job)?;
-        let mut document = progress.lock();
-        document.spent.forks += 1;
-        document.spent.calls += u64::from(report.live_calls);
-        if report.live_calls > 0 {
-            let cost = report.recorded.cost;
-            document.spent.dollars += cost.dollars;
-            document.spent.unpriced += cost.unpriced;
-        }
-        let forks = document.spent.forks;
-        drop(document);
-        (progress.report)(forks, progress.planned.load(Ordering::Relaxed));
+        *spent = Spent { forks: 1, ..spent_by(&report) };
         Ok(record)
     }
 

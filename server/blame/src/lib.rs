@@ -7,8 +7,9 @@
 //!
 //! Layout: `statistics` (pure), `oracle` (was it a success), `steps` (what can be blamed), `perturb` (what
 //! changes at a step), `estimate` (forks, calls and cost before anything is spent), `document` (the result in
-//! the store), `ranking` (rows of the result; pure), `execute` (the forks), `coalition` (forks with several
-//! perturbed steps), `scratch` (a copy of the working directory), `validate` (the whole on planted faults).
+//! the store), `ranking` (rows of the result; pure), `execute` (the forks), `spent` (what a fork took),
+//! `coalition` (forks with several perturbed steps), `scratch` (a copy of the working directory), `validate`
+//! (the whole on planted faults).
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 pub mod coalition;
@@ -20,6 +21,7 @@ pub mod oracle;
 pub mod perturb;
 pub mod ranking;
 mod scratch;
+mod spent;
 pub mod statistics;
 pub mod steps;
 pub mod validate;
