@@ -235,6 +235,12 @@ fn print_estimate(blamer: &Blamer, args: &BlameArgs) {
             )
         }
     };
+    if let Some(calls) = blamer.judge_calls() {
+        print_note(format_args!(
+            "the judge is asked about each new outcome, at most {}: neither the plan nor the budget counts that",
+            if calls == 1 { "once".to_owned() } else { format!("{} times", count(calls)) }
+        ));
+    }
     print_note(
         "tools of the program run for real in each fork; before a fork's step nothing reaches the network",
     );

@@ -458,6 +458,33 @@ fn killed_and_interrupted_blames_are_resumed() {
     }
 }
 
+/// Forks under way had no share of the budget: each of several began as if the others cost nothing. A fork that
+/// asks another model was expected to cost what the recorded model costs.
+#[test]
+fn budget_is_not_passed_by_forks_under_way() {
+    for (options, budget) in
+        [(&["--jobs", "4"][..], 0.000_03), (&["--with", "model:gpt-4o", "--jobs", "1"], 0.000_12)]
+    {
+        // Each answer is new, so all later calls are asked again.
+        let upstream = StepUpstream::start(|step, times, _| match (step, times) {
+            (2, 0) => message("WRONG"),
+            _ => message(&format!("value {step}, {times} before")),
+        });
+        let bench = CliBench::new();
+        assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
+        let before = upstream.asked();
+        let limit = budget.to_string();
+        let done = bench
+            .blame_command(&[&["blame", "r", "--k", "8", "--no-early-stop", "--budget", &limit], options].concat());
+        assert_eq!(done.code, 1, "{done:?}");
+        says(&done, &["the budget ended the blame of `r`"]);
+        let (spent, asked) = (bench.spent_dollars("r"), upstream.asked() - before);
+        assert!(spent > 0.0 && spent <= budget, "{spent} of {budget} for {asked} calls");
+        // The cheaper model's calls cost 4.5e-6 dollars each.
+        assert!(asked as f64 * 4.5e-6 <= budget && bench.spent_calls("r") == asked, "{asked} calls");
+    }
+}
+
 /// Recorded answers that a fork gave again cost nothing, but were counted as if they had been paid for.
 #[test]
 fn only_calls_of_upstreams_count_as_spent() {
@@ -468,6 +495,17 @@ fn only_calls_of_upstreams_count_as_spent() {
     let (spent, asked) = (bench.spent_dollars("r"), upstream.asked() - before);
     assert_eq!(asked, 8);
     assert!((spent - 8.0 * 4.5e-6).abs() < 1e-12, "{spent} dollars for {asked} calls");
+}
+
+#[test]
+fn estimate_prices_the_model_that_is_asked() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(3));
+    assert_eq!(bench.record_steps(&upstream, "r", &["5"]).code, 1);
+    // 20 calls of the other model at 75e-6 dollars, and 40 of the recorded one at 4.5e-6.
+    let dear = bench.blame_command(&["blame", "r", "--k", "4", "--estimate", "--with", "model:gpt-4o"]);
+    says(&dear, &["at most 60 calls to models, at most $0.0017"]);
+    let unknown = bench.blame_command(&["blame", "r", "--k", "4", "--estimate", "--with", "model:nobodys"]);
+    says(&unknown, &["at most $0.0002 and 20 calls without a known price"]);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The result of a blame, as the store keeps it: a JSON document that belongs to the parent run and is deleted
 //! with it. Everything that is shown follows from it ([`crate::ranking`]).
 
+use std::collections::BTreeMap;
+
 use annals::{Namespace, RunReader};
 use serde::{Deserialize, Serialize};
 
@@ -181,6 +183,9 @@ pub struct BlameDocument {
     pub orders: Vec<SampledOrder>,
     /// The number of the next fork.
     pub next_fork: u64,
+    /// The most that each fork under way can cost in US dollars, by its number. Not stored.
+    #[serde(skip)]
+    pub reserved: BTreeMap<u64, f64>,
 }
 
 /// Flips and valid outcomes of some forks.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use annals::io::{Io, RealIo};
 use annals::{Namespace, RunReader, RunSpec};
@@ -23,7 +23,7 @@ use crate::document::{
 };
 use crate::spent::{spent_by, spent_in};
 use crate::error::BlameError;
-use crate::estimate::{Estimate, estimate};
+use crate::estimate::{Estimate, ExpectedCosts, add_any_forks, estimate};
 use crate::oracle::{Oracle, RunOutcome, Verdict};
 use crate::perturb::Perturbation;
 use crate::scratch;
@@ -60,6 +60,7 @@ pub struct Blamer {
     parent: RunOutcome,
     verdict: Verdict,
     prices: Prices,
+    costs: ExpectedCosts,
     /// The clock of all times here: the times of two clocks cannot be compared.
     clock: RealIo,
     interrupted: Arc<AtomicBool>,
@@ -94,6 +95,8 @@ struct ForkJob<'a> {
 /// The state that forks share.
 struct Progress<'a> {
     document: Mutex<BlameDocument>,
+    /// A fork has ended, and what it could have cost is no longer reserved.
+    released: Condvar,
     saved_ns: AtomicU64,
     planned: AtomicU64,
     report: ProgressFn<'a>,
@@ -142,6 +145,7 @@ impl Blamer {
             }
         }
         options.settings.steps = chosen.iter().map(|step| step.seq).collect();
+        let costs = ExpectedCosts::new(&all, |step| options.perturbation.cost(step, &prices));
         let interrupted = Arc::new(AtomicBool::new(false));
         Ok(Self {
             space: space.clone(),
@@ -154,6 +158,7 @@ impl Blamer {
             parent,
             verdict,
             prices,
+            costs,
             clock: RealIo::default(),
             interrupted,
         })
@@ -169,18 +174,16 @@ impl Blamer {
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         let settings = &self.options.settings;
-        let asks = self.options.perturbation.asks_upstream();
-        let mut sum = estimate(&self.all, &self.chosen, settings.forks, settings.base, asks);
-        let forks = self.coalition_forks();
-        let dollars: f64 = self.all.iter().map(|step| step.cost.dollars).sum();
-        let calls = u64::try_from(self.all.len()).unwrap_or(u64::MAX);
-        let unpriced = self.all.iter().filter(|step| step.cost.priced == 0).count() as u64;
-        let forks_f64 = f64::from(u32::try_from(forks).unwrap_or(u32::MAX));
-        sum.forks += forks;
-        sum.calls += forks * calls;
-        sum.dollars += forks_f64 * dollars;
-        sum.unpriced += forks * unpriced;
+        let mut sum = estimate(&self.costs, &self.chosen, settings.forks, settings.base);
+        add_any_forks(&mut sum, &self.costs, self.coalition_forks());
         sum
+    }
+
+    /// The most questions to a judge, if one grades: about the run and each of its forks. Neither the estimate nor
+    /// the budget counts them.
+    #[must_use]
+    pub fn judge_calls(&self) -> Option<u64> {
+        matches!(self.options.oracle, Oracle::Judge(_)).then(|| self.estimate().forks + 1)
     }
 
     /// Forks of coalitions of single steps, and of sampled orders.
@@ -221,6 +224,7 @@ impl Blamer {
         document.save(&self.space, &self.reader)?;
         let progress = Progress {
             document: Mutex::new(document),
+            released: Condvar::new(),
             saved_ns: AtomicU64::new(self.clock.monotonic_ns()),
             planned: AtomicU64::new(0),
             report,
@@ -265,6 +269,7 @@ impl Blamer {
             coalitions: Vec::new(),
             orders: Vec::new(),
             next_fork: 1,
+            reserved: BTreeMap::new(),
         }
     }
 
@@ -466,18 +471,24 @@ impl Blamer {
         job: &ForkJob<'_>,
     ) -> Result<ForkRecord, Halt> {
         let number = {
-            let mut document = progress.lock();
-            self.check_budget(&document, job)?;
+            let most = self.costs.of_fork(job.perturbed).dollars;
+            let mut document = match job.perturbed {
+                [] => progress.lock(),
+                _ => self.wait_for_budget(progress, most)?,
+            };
             let number = document.next_fork;
             document.next_fork += 1;
+            document.reserved.insert(number, most);
             number
         };
         let mut spent = Spent::default();
         let done = self.run_fork(rerunner, number, job, &mut spent);
         let mut document = progress.lock();
+        document.reserved.remove(&number);
         document.spent += spent;
         let forks = document.spent.forks;
         drop(document);
+        progress.released.notify_all();
         let record = done?;
         if spent.forks > 0 {
             (progress.report)(forks, progress.planned.load(Ordering::Relaxed));
@@ -664,15 +675,28 @@ impl Blamer {
         Ok(RerunPlan { from: *from, actions, others: job.others, free, later: later.map(|edit| edit.0) })
     }
 
-    /// Stops before a fork that could pass the budget.
-    fn check_budget(&self, document: &BlameDocument, job: &ForkJob<'_>) -> Result<(), Halt> {
-        let Some(budget) = self.options.settings.budget else { return Ok(()) };
-        let Some(from) = job.perturbed.iter().min() else { return Ok(()) };
-        let most: f64 = self.all.iter().filter(|step| step.seq >= *from).map(|step| step.cost.dollars).sum();
-        if document.spent.dollars + most > budget {
-            return Err(Halt::State(BlameState::OutOfBudget));
+    /// Stops before a fork that could pass the budget. If it could pass it only together with forks that are under
+    /// way, waits for their end: they may cost less than they can.
+    fn wait_for_budget<'a>(
+        &self,
+        progress: &'a Progress<'_>,
+        most: f64,
+    ) -> Result<MutexGuard<'a, BlameDocument>, Halt> {
+        let mut document = progress.lock();
+        let Some(budget) = self.options.settings.budget else { return Ok(document) };
+        loop {
+            if self.interrupted.load(Ordering::SeqCst) {
+                return Err(Halt::State(BlameState::Interrupted));
+            }
+            let reserved: f64 = document.reserved.values().sum();
+            if document.spent.dollars + reserved + most <= budget {
+                return Ok(document);
+            }
+            if document.spent.dollars + most > budget || document.reserved.is_empty() {
+                return Err(Halt::State(BlameState::OutOfBudget));
+            }
+            document = progress.released.wait(document).unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(())
     }
 
     /// The run's own cost, for comparison.

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use annals::RunReader;
 use annals_policy::exchange::ExchangeMetadata;
-use annals_policy::providers::{Prices, set_tool_result};
+use annals_policy::providers::{Cost, Prices, set_tool_result};
 use annals_proxy::proxy::{BodyEdit, CallAction, GivenAnswer};
 use annals_review::{decoded_answer, new_tool_results};
 use serde_json::Value;
 
 use crate::oracle::wait;
-use crate::steps::steps;
+use crate::steps::{Step, steps};
 
 /// The longest time of one `--perturb` command.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(60);
@@ -75,10 +75,14 @@ impl Perturbation {
         }
     }
 
-    /// Whether the perturbed step itself asks an upstream.
+    /// What the perturbed step is expected to cost; `None` if it asks no upstream.
     #[must_use]
-    pub fn asks_upstream(&self) -> bool {
-        !matches!(self, Self::FromRun(_) | Self::Command(_))
+    pub fn cost(&self, step: &Step, prices: &Prices) -> Option<Cost> {
+        match self {
+            Self::FromRun(_) | Self::Command(_) => None,
+            Self::Model(model) => Some(prices.cost_by(&step.usage, [Some(model), None])),
+            Self::Resample | Self::DropMessage | Self::CorruptTool => Some(step.cost),
+        }
     }
 
     /// The perturbation of one step of a run. `attempt` counts its forks.

@@ -11,6 +11,8 @@ pub struct Step {
     pub seq: u32,
     /// What it cost when it was recorded.
     pub cost: Cost,
+    /// The tokens that it used.
+    pub usage: TokenUsage,
     /// The model that was asked for.
     pub model: String,
 }
@@ -35,7 +37,7 @@ pub fn steps(reader: &RunReader, prices: &Prices) -> annals::Result<Vec<Step>> {
         let text = |key: &str| exchange.summary.get(key).and_then(|model| model.as_str());
         let cost = prices.cost_by(&usage, [text("model"), text("model_requested")]);
         let model = text("model_requested").or(text("model")).unwrap_or_default().to_owned();
-        steps.push(Step { seq, cost, model });
+        steps.push(Step { seq, cost, usage, model });
     }
     Ok(steps)
 }
@@ -68,7 +70,7 @@ mod tests {
     use super::*;
 
     fn all() -> Vec<Step> {
-        let of = |seq| Step { seq, cost: Cost::default(), model: String::new() };
+        let of = |seq| Step { seq, cost: Cost::default(), usage: TokenUsage::default(), model: String::new() };
         [2, 3, 5, 8].map(of).to_vec()
     }
 
