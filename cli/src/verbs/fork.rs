@@ -1,6 +1,8 @@
 //! `annals fork`: makes a run that shares the frames of another run. A recorded program continues from the
 //! fork point.
 
+use std::time::Duration;
+
 use annals::RunReader;
 use annals::io::{Io, RealIo};
 use annals_server::blame::{Oracle, RunOutcome, Verdict};
@@ -51,9 +53,10 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
     let name = args.name.clone().unwrap_or_else(|| format!("{parent}-fork-{seq}"));
     if let Some(origin) = door.origin(&reader)?.filter(|_| !args.no_run) {
         let forking = forking_options(args, &reader, seq, &origin)?;
-        let began = RealIo::default().monotonic_ns();
+        let clock = RealIo::default();
+        let began = clock.monotonic_ns();
         let report = door.fork_program(&reader, &origin, &name, args.live.remember, &forking)?;
-        let seconds = seconds_since(began);
+        let ran = Duration::from_nanos(clock.monotonic_ns().saturating_sub(began));
         let verdict = question.as_ref().map(|question| question.verdict(&door, &name)).transpose();
         let closed = door.close();
         let waits = !forking.supervision.linger.is_zero();
@@ -61,7 +64,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
         let told = match verdict? {
             // What was lost or diverged matters more than the verdict.
             Some(verdict) if !matches!(told, Err(Failure::Message { .. })) && is_as_planned(&report) => {
-                print_verdict(&verdict, seconds)
+                print_verdict(&verdict, ran.as_secs_f64())
             }
             _ => told,
         };
@@ -120,11 +123,6 @@ impl WhatIf {
 /// Whether the fork's program did before the fork's point what was recorded, and its edits were made.
 fn is_as_planned(report: &ForkReport) -> bool {
     report.unasked == 0 && report.diverged.is_empty() && report.unapplied.is_empty()
-}
-
-fn seconds_since(began_ns: u64) -> f64 {
-    let elapsed = RealIo::default().monotonic_ns().saturating_sub(began_ns);
-    std::time::Duration::from_nanos(elapsed).as_secs_f64()
 }
 
 fn print_verdict(verdict: &Verdict, seconds: f64) -> CliResult<()> {

@@ -587,6 +587,21 @@ fn what_if_ends_by_the_oracle_and_prints_its_time() {
     assert!(error.contains("passed"), "{error}");
 }
 
+/// The time was the difference of two clocks, each of which began at its reading: always 0.0 s.
+#[test]
+fn what_if_prints_how_long_the_program_ran() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(1));
+    let agent = agent();
+    let slow = ["sh", "-c", "sleep 0.2; exec python3 -B \"$0\" 2", &agent];
+    let args = [&["record", "--run", "r", "--upstream", &upstream.url, "--"][..], &slow].concat();
+    assert_eq!(bench.blame_command(&args).code, 1);
+    let done = bench.blame_command(&["fork", "r@2", "same", "--oracle", "exit"]);
+    assert_eq!(done.code, 3, "{done:?}");
+    let (_, rest) = done.stderr.split_once("same failure (").expect("a verdict");
+    let seconds: f64 = rest.split_once(" s)").unwrap().0.parse().unwrap();
+    assert!(seconds >= 0.2, "{}", done.stderr);
+}
+
 #[test]
 fn validate_ranks_planted_faults_first() {
     let bench = CliBench::new();
