@@ -40,7 +40,7 @@ impl StoreAccess {
             self.outcome(run).map_err(|_| format!("there is no run {run:?} with an outcome"))
         })
         .map_err(|why| Failure::usage(why, "--oracle exit"))?;
-        oracle.keep_in(&self.namespace()?).map_err(engine_failure)?;
+        oracle.keep_in(&self.namespace()?);
         Ok(oracle)
     }
 

@@ -1,15 +1,13 @@
 //! The messages of a run for the ranking of its steps, and kept opinions of models about them.
 
 use annals::RunUid;
+use annals_server::QuestionHash;
 use annals_server::profiles::Redactor;
 use annals_server::suspect::Transcript;
 
 use super::StoreAccess;
 use super::failures::engine_failure;
 use crate::failure::CliResult;
-
-/// The keyspace of models' answers: each belongs to its run and is dropped with it.
-const KEYSPACE: &str = "annals.suspect_verdicts";
 
 impl StoreAccess {
     /// Reads a run as messages. Damaged frames are listed in the result.
@@ -19,21 +17,13 @@ impl StoreAccess {
         Ok((reader.info().uid, transcript))
     }
 
-    /// Returns the kept answer to a question about a run.
-    pub(crate) fn kept_verdict(&self, uid: RunUid, question: &[u8; 32]) -> CliResult<Option<Vec<u8>>> {
-        let Some(kept) = self.namespace()?.find_keyspace(KEYSPACE).map_err(engine_failure)? else {
-            return Ok(None);
-        };
-        kept.get(&verdict_key(uid, question)).map_err(engine_failure)
+    /// Returns the kept answer to a question.
+    pub(crate) fn kept_verdict(&self, question: QuestionHash) -> CliResult<Option<Vec<u8>>> {
+        annals_server::kept_verdict(&self.namespace()?, question).map_err(engine_failure)
     }
 
     /// Keeps an answer to a question about a run.
-    pub(crate) fn keep_verdict(&self, uid: RunUid, question: &[u8; 32], answer: Vec<u8>) -> CliResult<()> {
-        let key = verdict_key(uid, question);
-        self.namespace()?.put_with_run(uid, KEYSPACE, &key, answer).map_err(engine_failure)
+    pub(crate) fn keep_verdict(&self, uid: RunUid, question: QuestionHash, answer: Vec<u8>) -> CliResult<()> {
+        annals_server::keep_verdict(&self.namespace()?, uid, question, answer).map_err(engine_failure)
     }
-}
-
-fn verdict_key(uid: RunUid, question: &[u8; 32]) -> Vec<u8> {
-    [&uid.0.to_be_bytes()[..], question].concat()
 }

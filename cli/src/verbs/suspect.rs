@@ -1,7 +1,7 @@
 //! `annals suspect`: ranks the steps of a run by how likely they caused its failure, from the record alone.
 
 use annals::RunUid;
-use annals_server::ChatEndpoint;
+use annals_server::JudgeModel;
 use annals_server::suspect::{self, JudgeVerdict, RankedStep, Transcript, Weights};
 use serde_json::{Value, json};
 
@@ -18,9 +18,6 @@ const SIGNALS_SHOWN: usize = 5;
 /// Damaged frames that a message names.
 const DAMAGED_NAMED: usize = 5;
 
-const MODEL_VARIABLE: &str = "ANNALS_JUDGE_MODEL";
-const MODEL_DEFAULT: &str = "gpt-4o-mini";
-
 /// What a model said about a run.
 struct JudgeOpinion {
     model: String,
@@ -29,7 +26,7 @@ struct JudgeOpinion {
 }
 
 pub(super) fn run(global: &GlobalArgs, args: &SuspectArgs, out: &mut CliOutput) -> CliResult<()> {
-    let judge = args.judge.as_deref().map(JudgeModel::from_environment).transpose()?;
+    let judge = args.judge.as_deref().map(judge_model).transpose()?;
     let redactor = profiles::redactor(global, &args.reader)?;
     let door = super::open_to_read(global)?;
     let run = door.run(&args.run)?;
@@ -45,7 +42,7 @@ pub(super) fn run(global: &GlobalArgs, args: &SuspectArgs, out: &mut CliOutput) 
         );
         return Err(Failure::failed(message, format!("`annals show {}` lists its frames", run.id)));
     }
-    let opinion = judge.map(|judge| judge.ask(global, door, uid, &transcript)).transpose()?;
+    let opinion = judge.map(|judge| ask(&judge, global, door, uid, &transcript)).transpose()?;
     if out.json {
         profiles::print_redaction_note(redactor.as_ref());
         print_notes(&run, opinion.as_ref());
@@ -175,59 +172,43 @@ fn print_ranking(
     out.line(format_args!("\nnext: annals show {}@{first}{with}", printable(&run.id)))
 }
 
-/// A model to ask.
-struct JudgeModel {
-    endpoint: ChatEndpoint,
-    address: String,
-    model: String,
+fn judge_model(address: &str) -> CliResult<JudgeModel> {
+    let variable = |name: &str| std::env::var(name).ok();
+    JudgeModel::new(address, &variable).map_err(|why| {
+        Failure::usage(format!("--judge: {why}"), "name a base address, for example http://127.0.0.1:8080/v1")
+    })
 }
 
-impl JudgeModel {
-    fn from_environment(address: &str) -> CliResult<Self> {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let endpoint = ChatEndpoint::judge(address, &variable).map_err(|why| {
-            Failure::usage(
-                format!("--judge: {why}"),
-                "name a base address, for example http://127.0.0.1:8080/v1",
-            )
-        })?;
-        let model = variable(MODEL_VARIABLE).unwrap_or_else(|| MODEL_DEFAULT.to_owned());
-        Ok(Self { endpoint, address: address.to_owned(), model })
+/// The model's opinion: the kept one, else a new one, which is kept. The store is not open while the model thinks.
+fn ask(
+    judge: &JudgeModel,
+    global: &GlobalArgs,
+    door: StoreAccess,
+    uid: RunUid,
+    transcript: &Transcript,
+) -> CliResult<JudgeOpinion> {
+    let model = judge.name().to_owned();
+    let request = suspect::judge_request(transcript, &model);
+    let question = judge.question(&request);
+    let parse =
+        |answer: &[u8]| suspect::parse_verdict(answer, transcript).map_err(|error| error.to_string());
+    if let Some(kept) = door.kept_verdict(question)?
+        && let Ok(verdict) = parse(&kept)
+    {
+        return Ok(JudgeOpinion { model, verdict: Ok(verdict) });
     }
-
-    /// The model's opinion: the kept one, else a new one, which is kept. The store is not open while the
-    /// model thinks.
-    fn ask(
-        self,
-        global: &GlobalArgs,
-        door: StoreAccess,
-        uid: RunUid,
-        transcript: &Transcript,
-    ) -> CliResult<JudgeOpinion> {
-        let request = suspect::judge_request(transcript, &self.model);
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(self.address.as_bytes()).update(b"\0").update(request.as_bytes());
-        let question = *hasher.finalize().as_bytes();
-        let parse =
-            |answer: &[u8]| suspect::parse_verdict(answer, transcript).map_err(|error| error.to_string());
-        if let Some(kept) = door.kept_verdict(uid, &question)?
-            && let Ok(verdict) = parse(&kept)
-        {
-            return Ok(JudgeOpinion { model: self.model, verdict: Ok(verdict) });
-        }
-        drop(door);
-        let answer = self.endpoint.ask(request);
-        let verdict = answer.and_then(|answer| parse(&answer).map(|verdict| (verdict, answer)));
-        let verdict = verdict.map(|(verdict, answer)| {
-            let kept = super::open_existing_to_write(global).and_then(|door| {
-                let kept = door.keep_verdict(uid, &question, answer);
-                kept.and(door.close())
-            });
-            if let Err(Failure::Message { message, .. }) = kept {
-                print_note(format_args!("the verdict is not kept: {}", printable(&message)));
-            }
-            verdict
+    drop(door);
+    let answer = judge.ask(request);
+    let verdict = answer.and_then(|answer| parse(&answer).map(|verdict| (verdict, answer)));
+    let verdict = verdict.map(|(verdict, answer)| {
+        let kept = super::open_existing_to_write(global).and_then(|door| {
+            let kept = door.keep_verdict(uid, question, answer);
+            kept.and(door.close())
         });
-        Ok(JudgeOpinion { model: self.model, verdict })
-    }
+        if let Err(Failure::Message { message, .. }) = kept {
+            print_note(format_args!("the verdict is not kept: {}", printable(&message)));
+        }
+        verdict
+    });
+    Ok(JudgeOpinion { model, verdict })
 }

@@ -508,6 +508,32 @@ fn estimate_prices_the_model_that_is_asked() {
     says(&unknown, &["at most $0.0002 and 20 calls without a known price"]);
 }
 
+/// The judge's words, which may quote the output, were kept in a keyspace of their own and outlived the run.
+#[test]
+fn verdicts_of_the_judge_are_one_word_and_go_with_the_run() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));
+    assert_eq!(bench.record_steps(&upstream, "r", &["2"]).code, 1);
+    let judge = StepUpstream::start(|_, _, request| {
+        let is_bad = request["messages"].to_string().contains("bad");
+        message(if is_bad { "FAIL: the status is bad" } else { "PASS: the status is good" })
+    });
+    let oracle = format!("judge:{}", judge.url);
+    let blame = ["blame", "r", "--k", "2", "--jobs", "1", "--oracle", &oracle];
+    let estimated = bench.blame_command(&[&blame[..], &["--estimate"]].concat());
+    says(&estimated, &["the judge", "at most 8 times", "neither the plan nor the budget counts"]);
+    let done = bench.blame_command(&blame);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(bench.blame_rows("r")[0]["flips"], 2);
+    assert_eq!(judge.asked(), 2, "two outcomes, each asked about once");
+    let kept = bench.run("scan --keyspace annals.verdicts --json").json();
+    let mut words: Vec<&str> = kept.iter().map(|pair| pair["value"].as_str().unwrap()).collect();
+    words.sort_unstable();
+    assert_eq!(words, ["FAIL", "PASS"]);
+    assert_eq!(bench.run("blame r --drop").code, 0);
+    bench.run("forget r --why private").text();
+    assert_eq!(bench.run("scan --keyspace annals.verdicts --json").json().len(), 0);
+}
+
 #[test]
 fn second_blame_at_the_same_time_is_refused() {
     let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(2));

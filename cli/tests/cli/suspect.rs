@@ -213,9 +213,9 @@ fn verdict_of_the_judge_is_kept_and_dropped_with_the_run() {
     let text = bench.run_args(["suspect", "team", "--judge", &judge]);
     let shown = String::from_utf8(text.stdout).unwrap();
     assert!(shown.contains("gpt-4o-mini names team@2 (place 1): it guesses the year"), "{shown}");
-    assert_eq!(bench.run("scan --keyspace annals.suspect_verdicts --json").json().len(), 1);
+    assert_eq!(bench.run("scan --keyspace annals.verdicts --json").json().len(), 1);
     bench.run("forget team --why private").text();
-    assert_eq!(bench.run("scan --keyspace annals.suspect_verdicts --json").json().len(), 0);
+    assert_eq!(bench.run("scan --keyspace annals.verdicts --json").json().len(), 0);
 }
 
 #[test]

@@ -22,7 +22,7 @@ const OPENAI_KEY: &str = "OPENAI_API_KEY";
 const OPENAI_HOST: &str = "api.openai.com";
 
 /// A model at an address.
-pub struct ChatEndpoint {
+pub(crate) struct ChatEndpoint {
     url: Url,
     key: Option<HeaderValue>,
 }
@@ -39,7 +39,7 @@ impl ChatEndpoint {
     ///
     /// # Errors
     /// A sentence, for an invalid address or key, and for a key that would travel unencrypted.
-    pub fn new(base: &str, key: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn new(base: &str, key: Option<&str>) -> Result<Self, String> {
         let address = format!("{}/chat/completions", base.trim_end_matches('/'));
         let url = Url::parse(&address).map_err(|error| format!("{base:?} is not a URL: {error}"))?;
         if !["http", "https"].contains(&url.scheme()) {
@@ -68,7 +68,7 @@ impl ChatEndpoint {
     ///
     /// # Errors
     /// As [`ChatEndpoint::new`].
-    pub fn judge(base: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
+    pub(crate) fn judge(base: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let is_openai =
             Url::parse(base).is_ok_and(|url| url.scheme() == "https" && url.host_str() == Some(OPENAI_HOST));
@@ -80,7 +80,7 @@ impl ChatEndpoint {
     ///
     /// # Errors
     /// A sentence, if there is no answer, or one that is no success.
-    pub fn ask(&self, body: String) -> Result<Vec<u8>, String> {
+    pub(crate) fn ask(&self, body: String) -> Result<Vec<u8>, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -20,6 +20,7 @@ pub mod destination;
 pub mod embeddings;
 mod error;
 pub mod inspect;
+mod judge;
 #[cfg(feature = "middleware")]
 pub mod middleware;
 mod mounts;
@@ -35,8 +36,8 @@ pub mod spool;
 mod upstream;
 mod variables;
 
-pub use chat_client::ChatEndpoint;
 pub use error::{ProxyError, SessionError};
+pub use judge::{JudgeModel, QuestionHash, keep_verdict, kept_verdict};
 pub use mounts::{Mount, MountError, Mounts};
 pub use network::{
     Connection, DestinationKind, HostPattern, NetworkPolicy, NetworkScope, NoticeFn, TrafficReport,

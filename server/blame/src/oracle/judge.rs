@@ -1,21 +1,16 @@
-//! A model that grades an outcome, over an OpenAI-compatible endpoint. Its verdicts are kept in the store, so
-//! that the same outcome is asked about once.
+//! A model that grades an outcome, over an OpenAI-compatible endpoint. Its verdicts are kept with the graded run,
+//! so that the same outcome is asked about once.
 
 use std::sync::Arc;
 
-use annals::kv::History;
-use annals::{Keyspace, Namespace};
-use annals_proxy::ChatEndpoint;
+use annals::Namespace;
+use annals_proxy::{JudgeModel, keep_verdict, kept_verdict};
 use serde_json::{Value, json};
 
 use super::{RunOutcome, Verdict};
 
-/// The keyspace of verdicts. Names that start with `annals.` are reserved.
-const KEYSPACE: &str = "annals.verdicts";
-/// The variables that hold the model's name and the question.
-const MODEL_VARIABLE: &str = "ANNALS_JUDGE_MODEL";
+/// The variable that holds the question.
 const QUESTION_VARIABLE: &str = "ANNALS_JUDGE_QUESTION";
-const MODEL_DEFAULT: &str = "gpt-4o-mini";
 const QUESTION_DEFAULT: &str = "Did the program succeed at its task?";
 /// Most bytes of an output that are shown to the model.
 const OUTPUT_BYTES_MAX: usize = 32 << 10;
@@ -23,36 +18,26 @@ const OUTPUT_BYTES_MAX: usize = 32 << 10;
 /// A model that grades.
 #[derive(Debug, Clone)]
 pub struct Judge {
-    endpoint: Arc<ChatEndpoint>,
-    url: String,
-    model: String,
+    model: Arc<JudgeModel>,
     question: String,
-    verdicts: Option<Arc<Keyspace>>,
+    /// Where verdicts are kept.
+    space: Option<Namespace>,
 }
 
 impl Judge {
-    /// A judge at the base address of an OpenAI-compatible interface. Model and question come from
-    /// `ANNALS_JUDGE_MODEL` and `ANNALS_JUDGE_QUESTION`, the key as [`ChatEndpoint::judge`] says.
+    /// A judge at the base address of an OpenAI-compatible interface. The question is in
+    /// `ANNALS_JUDGE_QUESTION`; model and key as [`JudgeModel::new`] says.
     pub(super) fn new(url: &str) -> Result<Self, String> {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let endpoint = ChatEndpoint::judge(url, &set)
+        let model = JudgeModel::new(url, &set)
             .map_err(|why| format!("no judge: {why}; write judge:https://HOST/v1"))?;
-        Ok(Self {
-            endpoint: Arc::new(endpoint),
-            url: format!("{}/chat/completions", url.trim_end_matches('/')),
-            model: set(MODEL_VARIABLE).unwrap_or_else(|| MODEL_DEFAULT.to_owned()),
-            question: set(QUESTION_VARIABLE).unwrap_or_else(|| QUESTION_DEFAULT.to_owned()),
-            verdicts: None,
-        })
+        let question = set(QUESTION_VARIABLE).unwrap_or_else(|| QUESTION_DEFAULT.to_owned());
+        Ok(Self { model: Arc::new(model), question, space: None })
     }
 
     /// Keeps verdicts in this namespace.
-    ///
-    /// # Errors
-    /// As [`Namespace::keyspace`].
-    pub fn keep_in(&mut self, space: &Namespace) -> annals::Result<()> {
-        self.verdicts = Some(Arc::new(space.keyspace(KEYSPACE, History::Latest)?));
-        Ok(())
+    pub(super) fn keep_in(&mut self, space: &Namespace) {
+        self.space = Some(space.clone());
     }
 
     pub(super) fn grade(&self, outcome: &RunOutcome) -> Verdict {
@@ -64,27 +49,28 @@ impl Judge {
             String::from_utf8_lossy(shown)
         );
         let asked = json!({
-            "model": self.model, "temperature": 0,
+            "model": self.model.name(), "temperature": 0,
             "messages": [{ "role": "user", "content": prompt }],
         })
         .to_string();
-        let key = blake3::hash(format!("{}\n{asked}", self.url).as_bytes());
-        if let Some(kept) = self.verdicts.as_ref().and_then(|of| of.get(key.as_bytes()).ok().flatten())
-            && let Some(verdict) = word(&String::from_utf8_lossy(&kept))
-        {
+        let question = self.model.question(&asked);
+        let kept = self.space.as_ref().and_then(|space| kept_verdict(space, question).ok().flatten());
+        if let Some(verdict) = kept.and_then(|kept| verdict_in(&String::from_utf8_lossy(&kept))) {
             return verdict;
         }
-        let answer = match self.endpoint.ask(asked) {
+        let answer = match self.model.ask(asked) {
             Ok(answer) => answer,
             Err(why) => return Verdict::Undefined(format!("the judge did not answer: {why}")),
         };
         let said = serde_json::from_slice::<Value>(&answer).unwrap_or_default();
         let said = said["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned();
-        match word(&said) {
+        match verdict_in(&said) {
             Some(verdict) => {
-                if let Some(verdicts) = &self.verdicts {
-                    // A verdict that is not kept is asked for again.
-                    let _ = verdicts.put(key.as_bytes(), said.into_bytes());
+                if let (Some(space), Some(run)) = (&self.space, outcome.run) {
+                    // One word only: what the model says may quote the output. A verdict that is not kept is
+                    // asked for again.
+                    let word = if verdict == Verdict::Pass { "PASS" } else { "FAIL" };
+                    let _ = keep_verdict(space, run, question, word.into());
                 }
                 verdict
             }
@@ -97,7 +83,7 @@ impl Judge {
 }
 
 /// The verdict in a judge's words: exactly one of PASS and FAIL.
-fn word(said: &str) -> Option<Verdict> {
+fn verdict_in(said: &str) -> Option<Verdict> {
     let upper = said.to_uppercase();
     match (upper.contains("PASS"), upper.contains("FAIL")) {
         (true, false) => Some(Verdict::Pass),
@@ -112,9 +98,9 @@ mod tests {
 
     #[test]
     fn judge_words_give_one_verdict_or_none() {
-        assert_eq!(word("PASS"), Some(Verdict::Pass));
-        assert_eq!(word("Verdict: fail."), Some(Verdict::Fail));
-        assert_eq!(word("pass or fail?"), None);
-        assert_eq!(word(""), None);
+        assert_eq!(verdict_in("PASS"), Some(Verdict::Pass));
+        assert_eq!(verdict_in("Verdict: fail."), Some(Verdict::Fail));
+        assert_eq!(verdict_in("pass or fail?"), None);
+        assert_eq!(verdict_in(""), None);
     }
 }

@@ -6,7 +6,7 @@
 mod command;
 mod judge;
 
-use annals::{RunReader, Status};
+use annals::{RunReader, RunUid, Status};
 use annals_policy::body_path::BodyPath;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -39,6 +39,8 @@ pub struct RunOutcome {
     pub output: Vec<u8>,
     /// Its standard error.
     pub stderr: Vec<u8>,
+    /// The recorded run whose outcome it is.
+    pub run: Option<RunUid>,
 }
 
 /// Grades runs.
@@ -100,14 +102,10 @@ impl Oracle {
         }
     }
 
-    /// Keeps the verdicts of a judge in this namespace.
-    ///
-    /// # Errors
-    /// Of the store.
-    pub fn keep_in(&mut self, space: &annals::Namespace) -> annals::Result<()> {
-        match self {
-            Self::Judge(judge) => judge.keep_in(space),
-            _ => Ok(()),
+    /// Keeps the verdicts of a judge in this namespace, each with the run that was graded.
+    pub fn keep_in(&mut self, space: &annals::Namespace) {
+        if let Self::Judge(judge) = self {
+            judge.keep_in(space);
         }
     }
 
@@ -203,7 +201,8 @@ impl RunOutcome {
                     let frame = reader.frame(seq)?;
                     let Ok(end) = serde_json::from_slice::<ProgramEnd>(&frame.metadata) else { continue };
                     let Exit { code, signal, stopped } = end.exit;
-                    found = Some(Self { code, signal, stopped, output: frame.output, stderr: Vec::new() });
+                    let (output, run) = (frame.output, Some(reader.info().uid));
+                    found = Some(Self { code, signal, stopped, output, stderr: Vec::new(), run });
                     break;
                 }
                 _ => {}

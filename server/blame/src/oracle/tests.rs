@@ -1,7 +1,7 @@
 use super::*;
 
 fn outcome(code: u8, output: &str) -> RunOutcome {
-    RunOutcome { code, signal: None, stopped: None, output: output.into(), stderr: Vec::new() }
+    RunOutcome { code, signal: None, stopped: None, output: output.into(), stderr: Vec::new(), run: None }
 }
 
 fn oracle(text: &str) -> Oracle {
