@@ -224,5 +224,7 @@ mod tests {
         assert!(perturb_by_command("cat >/dev/null", b"x", 1, 0).unwrap_err().contains("wrote no answer"));
         assert!(perturb_by_command("exit 4", b"x", 1, 0).unwrap_err().contains("ended with 4"));
         assert!(perturb_by_command("kill -9 $$", b"x", 1, 0).unwrap_err().contains("crashed"));
+        // A process that the shell leaves behind holds standard output, and is ended.
+        assert_eq!(perturb_by_command("cat; sleep 100000 &", b"x", 1, 0), Ok(b"x".to_vec()));
     }
 }

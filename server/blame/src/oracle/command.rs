@@ -5,6 +5,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
 use super::{RunOutcome, Verdict};
 
 /// The longest time of one grading.
@@ -66,22 +69,27 @@ fn run(
     })
 }
 
-/// Waits for a program; kills its process group after the limit.
+/// Waits for a program that leads a process group, at most for the limit, and then kills what is left of the
+/// group: a process that it left behind may hold its output open.
 pub(crate) fn wait(child: &mut Child, time_max: Duration) -> std::io::Result<Option<i32>> {
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let group = group.ok_or(std::io::ErrorKind::InvalidInput)?;
+    // The ended program keeps its number until the group is killed, so that no other group has it.
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let mut waited = Duration::ZERO;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status.code());
+    let mut has_ended = false;
+    while !has_ended && waited < time_max {
+        has_ended = match waitid(WaitId::Pid(group), look) {
+            Ok(status) => status.is_some(),
+            Err(Errno::INTR) => false,
+            Err(error) => return Err(error.into()),
+        };
+        if !has_ended {
+            std::thread::sleep(LOOK_EVERY);
+            waited += LOOK_EVERY;
         }
-        if waited >= time_max {
-            let group = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-            if let Some(group) = group {
-                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-            }
-            child.wait()?;
-            return Ok(None);
-        }
-        std::thread::sleep(LOOK_EVERY);
-        waited += LOOK_EVERY;
     }
+    let _ = kill_process_group(group, Signal::KILL);
+    let status = child.wait()?;
+    Ok(if has_ended { status.code() } else { None })
 }

@@ -53,3 +53,9 @@ fn malformed_oracles_are_refused_with_the_form() {
     }
     assert!(Oracle::parse("guess", |_| Err(String::new())).unwrap_err().contains("regex:PATTERN"));
 }
+
+/// A process that the shell left behind held its standard error, and the grading waited for it for ever.
+#[test]
+fn process_left_behind_by_an_oracle_is_ended() {
+    assert_eq!(oracle("cmd:sleep 100000 & exit 1").grade(&outcome(0, "")), Verdict::Fail);
+}
