@@ -11,7 +11,7 @@ use annals_server::blame::validate::{
 use crate::args::{ScriptedAgentArgs, ValidateArgs};
 use crate::failure::{CliResult, Failure, FailureCode};
 use crate::input;
-use crate::output::{CliOutput, count, plural, print_note};
+use crate::output::{CliOutput, plural, print_note};
 
 /// Most bytes of a report.
 const REPORT_BYTES_MAX: usize = 16 << 20;
@@ -105,7 +105,7 @@ fn print_competing(report: &CompetingReport, args: &ValidateArgs, out: &mut CliO
             "{}: {}, {} of a scripted model",
             plural(u64::from(args.seeds), "seed"),
             plural(report.forks, "fork"),
-            count(report.calls)
+            plural(report.calls, "call")
         ))?;
     }
     if report.passed() { Ok(()) } else { Err(Failure::Silent(FailureCode::Damage)) }

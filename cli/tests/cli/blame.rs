@@ -670,4 +670,5 @@ fn competing_causes_are_told_apart() {
     ] {
         assert!(text.contains(&format!("[PASS] {cause}: 2 of 2")), "{text}");
     }
+    assert!(text.contains(" calls of a scripted model\n"), "{text}");
 }

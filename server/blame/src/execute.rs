@@ -14,7 +14,7 @@ use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::providers::{Meaning, Prices, WireExchange, recognise};
 use annals_proxy::program::StopReason;
 use annals_proxy::proxy::{OtherCalls, RerunPlan};
-use annals_proxy::{Origin, RerunReport, Rerunner, RerunnerOptions, run_usage};
+use annals_proxy::{Origin, RerunReport, Rerunner, RerunnerOptions};
 
 use crate::coalition::{pair_coalitions, sampled_orders, single_coalitions};
 use crate::document::{
@@ -697,12 +697,6 @@ impl Blamer {
             }
             document = progress.released.wait(document).unwrap_or_else(PoisonError::into_inner);
         }
-    }
-
-    /// The run's own cost, for comparison.
-    #[must_use]
-    pub fn parent_cost(&self) -> f64 {
-        run_usage(&self.reader, &self.prices).cost.dollars
     }
 }
 
