@@ -40,12 +40,12 @@ pub use annals_proxy::proxy::{
     UpstreamOptions, forget_answers,
 };
 pub use annals_proxy::{
-    AttachOptions, AttachReport, CaptureReport, Connection, DestinationKind, ForkOptions,
-    ForkReport, HostPattern, JudgeModel, Mount, MountError, Mounts, NetworkPolicy, NetworkScope, NondetError, NoticeFn,
-    OnwardOptions, OnwardReport, Origin, ProxyError, QuestionHash, RecordOptions, RecordReport, RecordedInput,
-    ReplayReport, RerunReport, Rerunner, RerunnerOptions, RunUsage, SessionError, TrafficReport,
-    UnrecordedTraffic, UpstreamGuard, Variable, attach, fork, inspect, keep_verdict, kept_verdict, record, replay, replay_onward,
-    run_usage,
+    AttachOptions, AttachReport, CaptureReport, Connection, DestinationKind, ForkOptions, ForkReport,
+    HostPattern, JudgeModel, Mount, MountError, Mounts, NetworkPolicy, NetworkScope, NondetError, NoticeFn,
+    OnwardOptions, OnwardReport, Origin, ProxyError, QuestionHash, RecordOptions, RecordReport,
+    RecordedInput, ReplayReport, RerunReport, Rerunner, RerunnerOptions, RunUsage, SessionError,
+    TrafficReport, UnrecordedTraffic, UpstreamGuard, Variable, attach, fork, inspect, keep_verdict,
+    kept_verdict, record, replay, replay_onward, run_usage,
 };
 pub use annals_review::memory_input::remember_json;
 pub use annals_review::memory_redaction::{redacted_entry, redacted_hits};

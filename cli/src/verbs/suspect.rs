@@ -190,8 +190,7 @@ fn ask(
     let model = judge.name().to_owned();
     let request = suspect::judge_request(transcript, &model);
     let question = judge.question(&request);
-    let parse =
-        |answer: &[u8]| suspect::parse_verdict(answer, transcript).map_err(|error| error.to_string());
+    let parse = |answer: &[u8]| suspect::parse_verdict(answer, transcript).map_err(|error| error.to_string());
     if let Some(kept) = door.kept_verdict(question)?
         && let Ok(verdict) = parse(&kept)
     {

@@ -90,9 +90,10 @@ fn serve(stream: TcpStream, answer: &AnswerFn, counts: &[AtomicU64], total: &Ato
         total.fetch_add(1, Ordering::SeqCst);
         let message = answer(step, counts[step as usize].fetch_add(1, Ordering::SeqCst), &request);
         let status = message["status"].as_u64().unwrap_or(200);
-        let body = json!({ "id": "x", "model": request["model"], "choices": [{ "index": 0, "message": message,
+        let body =
+            json!({ "id": "x", "model": request["model"], "choices": [{ "index": 0, "message": message,
             "finish_reason": "stop" }], "usage": { "prompt_tokens": 10, "completion_tokens": 5 } })
-        .to_string();
+            .to_string();
         let head = format!(
             "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
@@ -474,8 +475,9 @@ fn budget_is_not_passed_by_forks_under_way() {
         assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
         let before = upstream.asked();
         let limit = budget.to_string();
-        let done = bench
-            .blame_command(&[&["blame", "r", "--k", "8", "--no-early-stop", "--budget", &limit], options].concat());
+        let done = bench.blame_command(
+            &[&["blame", "r", "--k", "8", "--no-early-stop", "--budget", &limit], options].concat(),
+        );
         assert_eq!(done.code, 1, "{done:?}");
         says(&done, &["the budget ended the blame of `r`"]);
         let (spent, asked) = (bench.spent_dollars("r"), upstream.asked() - before);

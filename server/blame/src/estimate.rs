@@ -62,7 +62,8 @@ impl ExpectedCosts {
     /// The costs of all steps of a run; `perturbed` returns what a perturbed one costs.
     #[must_use]
     pub fn new(all: &[Step], perturbed: impl Fn(&Step) -> Option<Cost>) -> Self {
-        let of = |step: &Step| ExpectedCall { seq: step.seq, unchanged: step.cost, perturbed: perturbed(step) };
+        let of =
+            |step: &Step| ExpectedCall { seq: step.seq, unchanged: step.cost, perturbed: perturbed(step) };
         Self(all.iter().map(of).collect())
     }
 
@@ -84,8 +85,8 @@ impl ExpectedCosts {
     pub fn of_any_fork(&self) -> Estimate {
         let mut sum = Estimate { forks: 1, ..Estimate::default() };
         for call in &self.0 {
-            let [unchanged, perturbed] =
-                [call.unchanged, call.perturbed.unwrap_or(call.unchanged)].map(|cost| Estimate::of_call(&cost));
+            let [unchanged, perturbed] = [call.unchanged, call.perturbed.unwrap_or(call.unchanged)]
+                .map(|cost| Estimate::of_call(&cost));
             let dollars = unchanged.dollars.max(perturbed.dollars);
             let unpriced = unchanged.unpriced.max(perturbed.unpriced);
             sum += Estimate { forks: 0, calls: 1, dollars, unpriced };

@@ -21,12 +21,12 @@ use crate::document::{
     BlameDocument, BlameSettings, BlameState, CoalitionForks, ForkRecord, Outcome, SampledOrder, Spent,
     StepForks, VERSION, count, drop_blame, drop_forks, load_blame,
 };
-use crate::spent::{spent_by, spent_in};
 use crate::error::BlameError;
 use crate::estimate::{Estimate, ExpectedCosts, add_any_forks, estimate};
 use crate::oracle::{Oracle, RunOutcome, Verdict};
 use crate::perturb::Perturbation;
 use crate::scratch;
+use crate::spent::{spent_by, spent_in};
 use crate::steps::{Step, steps};
 use crate::{BLAME_STEPS_TAG, BLAME_TAG};
 

@@ -70,7 +70,8 @@ mod tests {
     use super::*;
 
     fn all() -> Vec<Step> {
-        let of = |seq| Step { seq, cost: Cost::default(), usage: TokenUsage::default(), model: String::new() };
+        let of =
+            |seq| Step { seq, cost: Cost::default(), usage: TokenUsage::default(), model: String::new() };
         [2, 3, 5, 8].map(of).to_vec()
     }
 

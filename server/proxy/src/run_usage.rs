@@ -90,7 +90,9 @@ impl RunUsage {
         {
             self.models.push(model.clone());
         }
-        let Some(usage) = facts.usage.filter(|_| facts.cached.is_none() && !facts.volatile.local) else { return };
+        let Some(usage) = facts.usage.filter(|_| facts.cached.is_none() && !facts.volatile.local) else {
+            return;
+        };
         let sum = |of: &mut Option<u64>, more: Option<u64>| {
             if let Some(more) = more {
                 *of = Some(of.unwrap_or(0).saturating_add(more));
