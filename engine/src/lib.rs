@@ -60,7 +60,7 @@ pub mod retention {
     //! ([`Store::plan_retention`](crate::Store::plan_retention)).
 
     pub use crate::upkeep::due::is_due;
-    pub use crate::upkeep::forget::RunRemnants;
+    pub use crate::upkeep::forget::{ForgottenRun, RunRemnants};
     pub use crate::upkeep::retention::{
         FORGET, RETENTION_RULES_MAX, RetentionLimit, RetentionPolicy, RetentionRule, RunShare, SAMPLING,
         parse_duration_ns,
@@ -74,13 +74,13 @@ pub mod runs {
     //! [`Namespace::run`](crate::Namespace::run) reads one.
 
     pub use crate::ids::Link;
-    #[doc(hidden)]
-    pub use crate::trace::RunBelonging;
     pub use crate::trace::{
         Component, DroppedRun, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, FrameInput, Frames,
         LlmFrame, OpenFrame, Pin, RUN_NAME_BYTES_MAX, RecordedFrame, ResumedRun, Run, RunBatch, RunFilter,
         RunInfo, RunOrder, RunPage, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame, VerifyCounts,
     };
+    #[doc(hidden)]
+    pub use crate::trace::{DropHold, RunBelonging};
 }
 
 pub mod vectors {

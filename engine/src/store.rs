@@ -25,6 +25,7 @@ use crate::vector::{Search, SearchHit};
 use annals_store::kv::content::{Content, StoredBlob};
 use annals_store::kv::core::{Core, OpeningReport, Options};
 use annals_store::kv::index::IndexHit;
+use annals_store::kv::keys;
 use annals_store::kv::keyspace::{History, Keyspace, KvBatch};
 use annals_store::kv::view::View;
 use annals_store::kv::write::{BatchWriter, store_stream};
@@ -81,7 +82,8 @@ impl StoreInner {
 /// Maximum number of deferred values in one commit.
 const DEFERRED_MAX: usize = 4096;
 
-/// Writes what no batch has taken along.
+/// Writes what no batch has taken along, except values about keys that were deleted meanwhile: a reader that saw such a key before
+/// may have set its value afterwards.
 fn write_deferred(core: &Arc<Core>) -> Result<()> {
     let values: Vec<_> = core.deferred.take_all().into_iter().collect();
     for some in values.chunk_by(|((a, ..), _), ((b, ..), _)| a == b).flat_map(|one| one.chunks(DEFERRED_MAX))
@@ -89,9 +91,13 @@ fn write_deferred(core: &Arc<Core>) -> Result<()> {
         let Some(((namespace, ..), _)) = some.first() else { continue };
         let mut writer = BatchWriter::for_close(core, *namespace)?;
         for ((_, keyspace, key), value) in some {
+            let subject = core.index.versions(&keys::user(value.subject, key), Seqno(u64::MAX))?;
+            if subject.first().is_none_or(|(_, newest)| newest.kind == keys::ENDED) {
+                continue;
+            }
             let (mut head, mut tail) = (Vec::new(), Vec::new());
             KvHead::put_key(*keyspace, core.io.now_ns(), key, &mut head);
-            writer.put_value(&Content::from(value.clone()), &mut head, &mut tail)?;
+            writer.put_value(&Content::from(value.bytes.clone()), &mut head, &mut tail)?;
             writer.add_record(RecordKind::Put, &head, &tail)?;
         }
         if let Some((_, ticket)) = writer.submit_awaited(Durability::Process)? {

@@ -56,11 +56,12 @@ impl StoreAccess {
         self.namespace()?.has_lasting_belongings(run).map_err(engine_failure)
     }
 
-    /// Drops a run at once.
-    pub(crate) fn forget(&self, run: &str, why: &str) -> CliResult<()> {
+    /// Drops a run at once, and erases its bytes. Returns the report of the compaction as JSON.
+    pub(crate) fn forget(&self, run: &str, why: &str) -> CliResult<String> {
         let space = self.namespace()?;
-        space.forget(run, why).map_err(engine_failure)?;
-        annals_server::forget_answers(&space, run).map(drop).map_err(engine_failure)
+        let forgotten = space.forget(run, why).map_err(engine_failure)?;
+        annals_server::forget_answers(&space, run).map_err(engine_failure)?;
+        annals_server::erase_run(&space, &forgotten, CompactOptions::default()).map_err(engine_failure)
     }
 
     /// Forgets a key or a stored blob at once. Returns the report as JSON.

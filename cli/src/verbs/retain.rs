@@ -242,18 +242,44 @@ fn forget_memory(
     let (namespace, wait) = (global.namespace.as_bytes(), StoreWait::from_args(global));
     let words: [&[u8]; 6] =
         [b"RUN.DROP", run.as_bytes(), why.as_bytes(), b"NAMESPACE", namespace, b"COMPACT"];
-    if let AskedStore::Opened(door) =
-        StoreAccess::ask_or_open_existing(root, &global.namespace, &words, true, wait)?
-    {
-        door.forget(run, why)?;
-        door.compact(&CompactOptions::default())?;
-        door.close()?;
-    }
+    let done = match StoreAccess::ask_or_open_existing(root, &global.namespace, &words, true, wait)? {
+        AskedStore::Asked(done) => done,
+        AskedStore::Opened(door) => {
+            let done = door.forget(run, why)?;
+            door.close()?;
+            done
+        }
+    };
+    let compacted: Value = serde_json::from_str(&done).unwrap_or_default();
     if out.json {
-        return out.object(&json!({ "forgotten": run, "frames": 0, "why": why }));
+        let done = json!({ "forgotten": run, "frames": 0, "why": why, "compacted": compacted });
+        return out.object(&done);
     }
     let what = format!(": memories and decisions of {} (retention had dropped its frames)", printable(run));
-    out.marked_line(true, "forgotten", what)
+    out.marked_line(true, "forgotten", what)?;
+    let pending = compacted["pending_bytes"].as_u64().unwrap_or_default();
+    let (shared, backups) = (held_list(&compacted, "shared"), held_list(&compacted, "backups"));
+    if !shared.is_empty() || !backups.is_empty() || pending > 0 {
+        out.line("what still holds its bytes:")?;
+    }
+    print_sharers(&shared, out)?;
+    print_pending(pending, out)?;
+    for place in backups {
+        out.line(format_args!("  - a backup: {place}"))?;
+    }
+    out.line(UNKNOWN_COPIES)
+}
+
+/// A list in `held` of a report, fit to be printed.
+fn held_list(report: &Value, name: &str) -> Vec<String> {
+    let texts = report["held"][name].as_array().into_iter().flatten();
+    texts.filter_map(Value::as_str).map(printable).collect()
+}
+
+fn print_sharers(shared: &[String], out: &mut CliOutput) -> CliResult<()> {
+    shared
+        .iter()
+        .try_for_each(|holder| out.line(format_args!("  - living data with the same bytes: {holder}")))
 }
 
 pub(super) fn forget(global: &GlobalArgs, args: &ForgetArgs, out: &mut CliOutput) -> CliResult<()> {
@@ -301,20 +327,15 @@ fn forget_content(
         return out.object(&done);
     }
     let number = |name: &str| done[name].as_u64().unwrap_or_default();
-    let list = |name: &str| -> Vec<String> {
-        let texts = done["held"][name].as_array().into_iter().flatten();
-        texts.filter_map(Value::as_str).map(printable).collect()
-    };
     let what = done["forgotten"].as_str().unwrap_or_default();
     let records = plural(number("records"), "record");
     out.marked_line(true, "forgotten", format_args!(": a {what} with {records}"))?;
-    let (shared, backups, pending) = (list("shared"), list("backups"), number("pending_bytes"));
+    let (shared, backups, pending) =
+        (held_list(&done, "shared"), held_list(&done, "backups"), number("pending_bytes"));
     if !shared.is_empty() || !backups.is_empty() || pending > 0 {
         out.line("what still holds its bytes:")?;
     }
-    for holder in shared {
-        out.line(format_args!("  - living data with the same bytes: {holder}"))?;
-    }
+    print_sharers(&shared, out)?;
     print_pending(pending, out)?;
     for place in backups {
         out.line(format_args!("  - a backup: {place}"))?;
@@ -358,14 +379,18 @@ fn forget_run(global: &GlobalArgs, named: &str, args: &ForgetArgs, out: &mut Cli
     let compacted = match asked {
         Ok(AskedStore::Asked(done)) => done,
         Ok(AskedStore::Opened(door)) => {
-            // An earlier holder may have dropped it, and gone away before it replied.
-            if door.still_held(uid).is_err() {
-                door.forget(&run, &args.why)?;
-            }
-            let options = CompactOptions { must_go: vec![uid], ..CompactOptions::default() };
-            let done = door.compact(&options)?;
+            // An earlier holder may have dropped it, and gone away before it replied. Which keys belonged to the run is
+            // then unknown, so every file with dead data is rewritten.
+            let done = match door.still_held(uid) {
+                Err(_) => door.forget(&run, &args.why)?,
+                Ok(_) => {
+                    let options =
+                        CompactOptions { must_go: vec![uid], all_dead: true, ..CompactOptions::default() };
+                    door.compact(&options)?.to_json()
+                }
+            };
             door.close()?;
-            done.to_json()
+            done
         }
         // The same; what the next holder has not compacted is listed below.
         Err(Failure::Message { code: FailureCode::NoSuchThing, .. })
@@ -395,14 +420,16 @@ fn forget_run(global: &GlobalArgs, named: &str, args: &ForgetArgs, out: &mut Cli
     let frames = plural(u64::from(dropped.own_frames()), "frame");
     let what = format!(": {} (number {}, {frames} of its own)", printable(&run), uid.0);
     out.marked_line(true, "forgotten", what)?;
+    let shared = held_list(&compacted, "shared");
     if held.shared > 0 {
         let frames = plural(u64::from(held.shared), "frame");
         out.line(format_args!("forks share {frames} of it: forget the forks, too"))?;
     }
     let files = held.segments.len() + held.vectors.len();
-    if files > 0 || !held.backups.is_empty() || pending > 0 {
+    if files > 0 || !held.backups.is_empty() || pending > 0 || !shared.is_empty() {
         out.line("what still holds its bytes:")?;
     }
+    print_sharers(&shared, out)?;
     if !held.segments.is_empty() {
         let files = held.segments.join(", ");
         out.line(format_args!("  - log files with frames that forks share: {files}"))?;

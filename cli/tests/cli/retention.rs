@@ -502,3 +502,91 @@ fn daemon_forgets_keys_and_names_remaining_holders() {
     assert!(!raw(&bench, secret.as_bytes()));
     bench.run("verify").ok();
 }
+
+/// A connection that sends lines and reads the reply to each.
+struct LineClient(Box<dyn std::io::Write>, Box<dyn std::io::BufRead>);
+
+impl LineClient {
+    fn connect(bench: &CliBench) -> Self {
+        let stream = bench.connect();
+        Self(Box::new(stream.try_clone().unwrap()), Box::new(std::io::BufReader::new(stream)))
+    }
+
+    fn ask(&mut self, line: &str) {
+        self.0.write_all(format!("{line}\r\n").as_bytes()).unwrap();
+        let mut first = String::new();
+        self.1.read_line(&mut first).unwrap();
+        let rest = match first.as_bytes()[0] {
+            b'$' => 1,
+            b'*' => 2 * first[1..].trim().parse::<usize>().unwrap() - 1,
+            b'+' => 0,
+            _ => panic!("{first}"),
+        };
+        for _ in 0..rest {
+            self.1.read_line(&mut first).unwrap();
+        }
+    }
+
+    /// Adds 200 kB that do not compress well.
+    fn fill(&mut self, seed: u8) {
+        for (part, bytes) in noise(seed, 200_000).chunks(20_000).enumerate() {
+            let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            self.ask(&format!("set k{seed}-{part} {text}"));
+        }
+    }
+}
+
+/// Regression: a forgotten run's decisions and memories were deleted keys, whose bytes stay until a tenth of their log
+/// file is dead. They stood in a large file with their text and the run's name, and no report said so. Four ways lead
+/// to the same end: a daemon, a recorder that holds the store, the command itself, and a run that retention dropped
+/// before.
+#[test]
+fn forget_erases_decisions_of_a_run_from_large_files() {
+    let bench = CliBench::new();
+    let names =
+        ["victim-of-daemon", "victim-of-recorder", "victim-of-command", "victim-of-retention", "stays"];
+    let end = |daemon: crate::serve::ServeProcess| {
+        daemon.signal("-TERM");
+        assert_eq!(daemon.wait_for_exit().0, Some(0));
+    };
+    // The runs stand in a log file of their own, which is rewritten anyway.
+    let daemon = bench.serve(&[]);
+    let mut client = LineClient::connect(&bench);
+    for name in names {
+        client.ask(&format!("run.begin name {name}"));
+        client.ask(&format!("run.end {name}"));
+    }
+    end(daemon);
+    bench.run("compact --now").ok();
+    let daemon = bench.serve(&[]);
+    let mut client = LineClient::connect(&bench);
+    for (name, seed) in names.iter().zip(1..) {
+        client.fill(seed);
+        let decision = format!(r#"{{"decision":"text of {name}","confidence":1,"run":"{name}"}}"#);
+        client.ask(&format!("delib.record {decision:?}"));
+    }
+    client.fill(10);
+    let there =
+        |name: &str| (raw(&bench, format!("text of {name}").as_bytes()), raw(&bench, name.as_bytes()));
+    assert!(names.iter().all(|name| there(name) == (true, true)));
+    bench.run_args(["forget", names[0], "--why", "asked"]).ok();
+    assert_eq!(there(names[0]), (false, false), "by the daemon");
+    end(daemon);
+    let program = bench.command([""]).get_program().to_str().unwrap().to_owned();
+    let words =
+        ["record", "--allow-empty", "--run", "r", "--", &program, "forget", names[1], "--why", "asked"];
+    let done = bench.run_args(words);
+    assert!(done.code == 0, "{}", done.stderr);
+    assert_eq!(there(names[1]), (false, false), "by a recorder");
+    bench.run_args(["forget", names[2], "--why", "asked"]).ok();
+    assert_eq!(there(names[2]), (false, false), "by the command");
+    bench.run_args(["pin", names[4], "--why", "stays"]).ok();
+    bench.run("retain --at +1000d").ok();
+    bench.run("compact --now").ok();
+    assert_eq!(there(names[3]), (true, true), "retention keeps the decision");
+    let text = bench.run_args(["forget", names[3], "--why", "asked"]).text();
+    assert!(text.contains("retention had dropped its frames"), "{text}");
+    assert_eq!(there(names[3]), (false, false), "after retention");
+    assert_eq!(there(names[4]), (true, true));
+    bench.run("verify").ok();
+}

@@ -23,6 +23,8 @@ mod operations;
 mod postings;
 mod projection;
 mod prompt_text;
+#[cfg(test)]
+mod race_tests;
 mod rank;
 mod recall;
 mod run_entry;
@@ -52,6 +54,21 @@ use annals::{
     Keyspace, KvBatch,
     kv::{History, ScanRange},
 };
+
+/// Places at which a unit test does something in between, as another thread could.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RacePoint {
+    /// The tail of an index was read, to be made a part.
+    TailRead,
+    /// Cards or their keys were read, to be numbered anew.
+    CardsRead,
+}
+
+#[cfg(test)]
+use race_tests::reach;
+
+#[cfg(not(test))]
+const fn reach(_: RacePoint) {}
 
 /// Default number of entries in a page of [`Memory::list`].
 pub const LIST_DEFAULT: usize = 100;

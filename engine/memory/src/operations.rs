@@ -7,6 +7,7 @@ use super::vector_search::{partition_name, squared_norm};
 use super::words::Card;
 use super::*;
 use annals::Ticket;
+use annals::runs::DropHold;
 use annals_store::log::segments::lock;
 use std::collections::BTreeMap;
 
@@ -31,14 +32,20 @@ impl Memory {
     pub fn get(&self, identity: &Identity, id: &str) -> Result<Option<MemoryEntry>> {
         let key = entry_key(&identity.checked_name()?, id);
         let Some(mut entry) = self.live_entry(&key)? else { return Ok(None) };
+        self.count_access(&key, &mut entry)?;
+        Ok(Some(entry))
+    }
+
+    /// Counts an access to an entry that was read, and shows the count in it.
+    pub(super) fn count_access(&self, key: &[u8], entry: &mut MemoryEntry) -> Result<()> {
         let core = self.entries.core();
         if core.is_poisoned() || !core.is_writer() {
             // The entry can still be read, and the access cannot be counted.
-            return Ok(Some(entry));
+            return Ok(());
         }
-        let stored = self.access_stats(&key, &entry)?;
+        let stored = self.access_stats(key, entry)?;
         let mut looks = AccessStats::default();
-        let kept = core.deferred.update(self.count_key(&key), |unwritten| {
+        let kept = core.deferred.update(self.count_key(key), self.entries.id(), |unwritten| {
             let unwritten = unwritten.and_then(|bytes| serde_json::from_slice(bytes).ok());
             looks = unwritten.unwrap_or(stored);
             looks.count += 1;
@@ -53,7 +60,7 @@ impl Memory {
         }
         entry.set_member("accessCount", looks.count.to_string());
         entry.set_member("lastAccessedAt", looks.last_ms.to_string());
-        Ok(Some(entry))
+        Ok(())
     }
 
     /// Where the count of an entry's accesses is kept until it is written.
@@ -66,13 +73,34 @@ impl Memory {
         let core = self.entries.core();
         let mut added = 0;
         for (key, count) in core.deferred.take(self.looks.namespace(), self.looks.id(), count_max) {
-            let mut there = self.entries.scan(ScanRange::prefix(&key)).keys();
-            if there.next().transpose()?.is_some_and(|there| there == key) {
+            if self.has_entry(&key)? {
                 batch.put(&self.looks, &key, count);
                 added += 1;
             }
         }
         Ok(added)
+    }
+
+    pub(super) fn has_entry(&self, key: &[u8]) -> Result<bool> {
+        let mut there = self.entries.scan(ScanRange::prefix(key)).keys();
+        Ok(there.next().transpose()?.is_some_and(|there| there == key))
+    }
+
+    /// Drops unwritten counts of entries whose deletion can be read: a reader that saw one before may have counted since.
+    fn drop_counts<'a>(&self, keys: impl IntoIterator<Item = &'a Vec<u8>>) {
+        keys.into_iter().for_each(|key| self.entries.core().deferred.remove(&self.count_key(key)));
+    }
+
+    /// Adds some unwritten counts to a batch. While the result lives, no run is dropped, so the entries are still there when the batch
+    /// is queued.
+    fn add_some_counts(&self, batch: &mut KvBatch) -> Result<Option<DropHold<'_>>> {
+        let (namespace, looks) = (self.looks.namespace(), self.looks.id());
+        if !self.entries.core().deferred.has_any(namespace, looks) {
+            return Ok(None);
+        }
+        let held = self.space.hold_drops();
+        self.add_counts(batch, COUNTS_AT_ONCE)?;
+        Ok(Some(held))
     }
 
     /// Stores an entry, and replaces the one with its id.
@@ -262,6 +290,7 @@ impl Memory {
         let mut batch = self.space.batch();
         self.add_deletion(&mut changing, &mut batch, &key)?;
         self.commit(batch)?;
+        self.drop_counts([&key]);
         drop(changing);
         self.tend_index(&key)
     }
@@ -310,6 +339,7 @@ impl Memory {
                     }
                 }
                 self.commit(batch)?;
+                self.drop_counts(&keys);
                 if std::ptr::eq(keyspace, &self.entries) {
                     ended += keys.len() as u64;
                 }
@@ -346,18 +376,20 @@ impl Memory {
         for some in due.chunks(KEYS_AT_ONCE) {
             let mut changing = self.lock_changes()?;
             let mut batch = self.space.batch();
-            let before = deleted;
+            let mut gone = Vec::new();
             for key in some {
                 // An entry may have been replaced meanwhile.
                 if let Some(value) = self.entries.get(key)?
                     && is_over(&parse_stored(&value)?)
                 {
                     self.add_deletion(&mut changing, &mut batch, key)?;
-                    deleted += 1;
+                    gone.push(key);
                 }
             }
-            if deleted > before {
+            if !gone.is_empty() {
+                deleted += gone.len() as u64;
                 self.commit(batch)?;
+                self.drop_counts(gone);
             }
             drop(changing);
             some.first().map_or(Ok(()), |key| self.tend_index(key))?;
@@ -414,7 +446,12 @@ impl Memory {
     }
 
     pub(super) fn commit(&self, mut batch: KvBatch) -> Result<()> {
-        self.add_counts(&mut batch, COUNTS_AT_ONCE)?;
+        let _held = self.add_some_counts(&mut batch)?;
+        self.commit_alone(batch)
+    }
+
+    /// As [`Self::commit`], without unwritten counts: for a caller that keeps runs from being dropped already.
+    pub(super) fn commit_alone(&self, batch: KvBatch) -> Result<()> {
         match self.on_disk {
             true => batch.submit_with(Durability::Disk)?.wait().map(drop),
             false => batch.commit().map(drop),
@@ -423,7 +460,7 @@ impl Memory {
 
     /// Queues a batch.
     fn submit(&self, mut batch: KvBatch) -> Result<Ticket> {
-        self.add_counts(&mut batch, COUNTS_AT_ONCE)?;
+        let _held = self.add_some_counts(&mut batch)?;
         if self.on_disk { batch.submit_with(Durability::Disk) } else { batch.submit() }
     }
 

@@ -41,6 +41,7 @@ impl Memory {
         // Before the lock that keeps runs from being dropped: locks have an order.
         let mut changing = self.lock_changes()?;
         self.space.write_with_run(run, &belongings, || {
+            changing.holds_drops = true;
             let mut batch = self.space.batch();
             for ((entry, card), key) in entries.iter().zip(cards).zip(&keys) {
                 self.add_to_batch(&mut changing, &mut batch, key, (entry, &entry.to_json()), card)?;
@@ -48,7 +49,7 @@ impl Memory {
             if entries.iter().any(|entry| !entry.derived_from.is_empty()) {
                 batch.delete(&self.recalled, &entry_key(&name, ""));
             }
-            self.commit(batch)
+            self.commit_alone(batch)
         })?;
         drop(changing);
         // The entries are stored. If the index cannot be kept now, the next write tries again.

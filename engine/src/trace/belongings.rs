@@ -20,11 +20,13 @@ use crate::log::queue::Durability;
 use crate::log::record::{KvHead, RecordKind};
 use crate::log::segments::lock;
 use crate::store::Namespace;
+use crate::trace::dropping::PendingForks;
 use crate::trace::reader::run_record;
 use annals_store::kv::content::Content;
 use annals_store::kv::core::Core;
 use annals_store::kv::keyspace::{History, Keyspace, ScanRange};
 use annals_store::kv::write::BatchWriter;
+use annals_store::sync::MutexGuard;
 
 /// The keyspace of links.
 pub(crate) const BELONGINGS: &str = "annals.belongings";
@@ -51,6 +53,17 @@ pub struct RunBelonging<'a> {
     pub is_numbered: bool,
 }
 
+/// While it lives, no run is dropped, forked or pinned. Another run may still replace one.
+#[doc(hidden)]
+#[derive(Debug)]
+#[must_use = "runs can be dropped again once this is gone"]
+pub struct DropHold<'a> {
+    _forking: MutexGuard<'a, PendingForks>,
+}
+
+/// A key that was deleted, and its keyspace.
+pub(crate) type DeletedKey = (Keyspace, Vec<u8>);
+
 /// Which belongings of a run are deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BelongingScope {
@@ -61,6 +74,12 @@ pub(crate) enum BelongingScope {
 }
 
 impl Namespace {
+    /// Keeps runs from being dropped. For layers that read belongings and write what they make of them.
+    #[doc(hidden)]
+    pub fn hold_drops(&self) -> DropHold<'_> {
+        DropHold { _forking: lock(&self.store.recording().forking) }
+    }
+
     /// Writes belongings of a run. `keys` are all keys that `write` may set, each with the name of its
     /// keyspace. No run is dropped meanwhile. Lasting belongings of a run that retention dropped can be written
     /// again.
@@ -104,10 +123,12 @@ impl Namespace {
         if let Err(gone) = self.check_living(uid) {
             let core = self.store.core();
             let mut writer = BatchWriter::new(core, self.id)?;
-            Belongings::open(core, self.id)?.delete(uid, BelongingScope::All, &mut writer)?;
+            let mut belongings = Belongings::open(core, self.id)?;
+            belongings.delete(uid, BelongingScope::All, &mut writer)?;
             if let Some((_, ticket)) = writer.submit_awaited(core.options.durability)? {
                 ticket.wait()?;
             }
+            belongings.finish();
             return Err(gone);
         }
         Ok(written)
@@ -129,11 +150,11 @@ impl Namespace {
         })
     }
 
-    /// Deletes the lasting belongings of runs of this name that retention dropped. Returns the run that was
-    /// dropped last of those that had any.
-    pub(crate) fn forget_lasting(&self, run: &str) -> Result<Option<RunUid>> {
+    /// Deletes the lasting belongings of runs of this name that retention dropped. Returns those runs, the one that was
+    /// dropped last at the end, and adds what was deleted to `deleted`.
+    pub(crate) fn forget_lasting(&self, run: &str, deleted: &mut Vec<DeletedKey>) -> Result<Vec<RunUid>> {
         let core = self.store.core();
-        let Some(links) = core.find_keyspace(self.id, BELONGINGS)? else { return Ok(None) };
+        let Some(links) = core.find_keyspace(self.id, BELONGINGS)? else { return Ok(Vec::new()) };
         let _forking = lock(&self.store.recording().forking);
         let found = self.runs_with_lasting(&links, run)?;
         let mut belongings = Belongings::open(core, self.id)?;
@@ -143,8 +164,9 @@ impl Namespace {
             if let Some((_, ticket)) = writer.submit_awaited(Durability::Disk)? {
                 ticket.wait()?;
             }
+            deleted.extend(belongings.finish());
         }
-        Ok(found.last().copied())
+        Ok(found)
     }
 
     /// Whether anything outlived a run of this name that retention dropped.
@@ -216,12 +238,24 @@ pub(crate) struct Belongings<'a> {
     links: Option<Keyspace>,
     /// Keyspaces that links name, by name; `None` for a keyspace that does not exist.
     named: HashMap<String, Option<Keyspace>>,
+    /// What was deleted since [`Belongings::finish`].
+    deleted: Vec<DeletedKey>,
 }
 
 impl<'a> Belongings<'a> {
     pub(crate) fn open(core: &'a Arc<Core>, namespace: NamespaceId) -> Result<Self> {
         let links = core.find_keyspace(namespace, BELONGINGS)?;
-        Ok(Self { core, namespace, links, named: HashMap::new() })
+        Ok(Self { core, namespace, links, named: HashMap::new(), deleted: Vec::new() })
+    }
+
+    /// To be called when the commit of the deletions can be read. Returns the deleted keys.
+    pub(crate) fn finish(&mut self) -> Vec<DeletedKey> {
+        let deleted = std::mem::take(&mut self.deleted);
+        // A reader that saw a belonging before may have set an unwritten value since.
+        for (keyspace, key) in &deleted {
+            self.core.deferred.remove(&(self.namespace, keyspace.id(), key.clone()));
+        }
+        deleted
     }
 
     /// Adds to a batch the deletion of a run's links and belongings.
@@ -265,9 +299,10 @@ impl<'a> Belongings<'a> {
         Ok(keyspace)
     }
 
-    fn add_deletion(&self, keyspace: &Keyspace, key: &[u8], writer: &mut BatchWriter) -> Result<()> {
+    fn add_deletion(&mut self, keyspace: &Keyspace, key: &[u8], writer: &mut BatchWriter) -> Result<()> {
         let mut head = Vec::new();
         KvHead::put_key(keyspace.id(), self.core.io.now_ns(), key, &mut head);
+        self.deleted.push((keyspace.clone(), key.to_vec()));
         writer.add_record(RecordKind::Delete, &head, &[]).map(drop)
     }
 

@@ -19,7 +19,7 @@ use crate::ids::{NamespaceId, RunUid};
 use crate::log::queue::Durability;
 use crate::log::segments::lock;
 use crate::store::Namespace;
-use crate::trace::belongings::{BelongingScope, Belongings};
+use crate::trace::belongings::{BelongingScope, Belongings, DeletedKey};
 use crate::trace::dropped_names;
 use crate::trace::heads::{RULE_BYTES_MAX, TombstoneHead, WHY_BYTES_MAX};
 use crate::trace::kinds;
@@ -151,10 +151,22 @@ impl Namespace {
     /// there is no run of this name; `Invalid` if the rule or reason is too long or has control characters;
     /// `Unavailable`, `Poisoned`.
     pub fn drop_run(&self, run: &str, rule: &str, why: &str) -> Result<DroppedRun> {
+        self.drop_and_list(run, rule, why, &mut Vec::new())
+    }
+
+    /// As [`Namespace::drop_run`]; adds the keys of its belongings, which are deleted with it, to `deleted`.
+    pub(crate) fn drop_and_list(
+        &self,
+        run: &str,
+        rule: &str,
+        why: &str,
+        deleted: &mut Vec<DeletedKey>,
+    ) -> Result<DroppedRun> {
         let uid = self.run(run)?.info().uid;
         let mut dropped = None;
         let scope = BelongingScope::All;
-        let held = self.drop_each(&[uid], (rule, why, scope), &mut |head| dropped = Some(head))?;
+        let mut each = |head| dropped = Some(head);
+        let held = self.drop_each(&[uid], (rule, why, scope), &mut each, &mut |some| deleted.extend(some))?;
         if let Some((_, held)) = held.first() {
             return Err(held.error(&format!("run {run:?}")));
         }
@@ -176,15 +188,17 @@ impl Namespace {
         rule: &str,
         why: &str,
     ) -> Result<Vec<(RunUid, DropBlocker)>> {
-        self.drop_each(uids, (rule, why, BelongingScope::Passing), &mut drop)
+        self.drop_each(uids, (rule, why, BelongingScope::Passing), &mut drop, &mut drop)
     }
 
-    /// Like [`Namespace::drop_runs`]. `each` is called with the tombstone of each run before it is committed.
+    /// Like [`Namespace::drop_runs`]. `each` is called with the tombstone of each run before it is committed, `deleted`
+    /// with the keys of belongings after each commit that deletes them.
     fn drop_each(
         &self,
         uids: &[RunUid],
         (rule, why, scope): (&str, &str, BelongingScope),
         each: &mut dyn FnMut(TombstoneHead),
+        deleted: &mut dyn FnMut(Vec<DeletedKey>),
     ) -> Result<Vec<(RunUid, DropBlocker)>> {
         check_text("the rule by which a run is dropped", rule, 1, RULE_BYTES_MAX)?;
         check_text("the reason why a run is dropped", why, 0, WHY_BYTES_MAX)?;
@@ -231,6 +245,7 @@ impl Namespace {
             if let Some((_, ticket)) = writer.submit_awaited(Durability::Disk)? {
                 ticket.wait()?;
             }
+            deleted(belongings.finish());
         }
         Ok(held)
     }

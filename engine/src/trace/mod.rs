@@ -26,8 +26,9 @@ pub(crate) mod stream;
 pub(crate) mod verify;
 
 pub use batch::RunBatch;
+pub(crate) use belongings::DeletedKey;
 #[doc(hidden)]
-pub use belongings::RunBelonging;
+pub use belongings::{DropHold, RunBelonging};
 pub use builders::{LlmFrame, ToolFrame};
 pub use census::{ErasureReport, UnexplainedErasure, run_numbers};
 pub use dropping::{DroppedRun, Pin};

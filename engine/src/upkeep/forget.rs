@@ -6,10 +6,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{RunUid, SegmentId, Seqno};
 use crate::log::queue::Durability;
 use crate::store::{Namespace, Store};
-use crate::trace::DroppedRun;
 use crate::trace::model::check_text;
 use crate::trace::reader::{RunOrTombstone, find_run_or_tombstone};
 use crate::trace::run_keys;
+use crate::trace::{DeletedKey, DroppedRun};
+use crate::upkeep::compact::CompactOptions;
 use crate::upkeep::retention::{FORGET, OWN_NAMESPACE};
 use annals_store::kv::keys as index_keys;
 use annals_store::kv::{History, ScanRange};
@@ -34,6 +35,30 @@ pub struct RunRemnants {
     pub vectors: Vec<String>,
     /// Places of backups that may hold the run.
     pub backups: Vec<String>,
+}
+
+/// A run that was forgotten, and what a compaction must erase of it.
+#[derive(Debug, Clone)]
+pub struct ForgottenRun {
+    /// The run.
+    pub run: DroppedRun,
+    /// All runs of its name that were forgotten: those that retention dropped earlier, too.
+    uids: Vec<RunUid>,
+    /// Keys that belonged to them.
+    deleted: Vec<DeletedKey>,
+}
+
+impl ForgottenRun {
+    /// The options of a compaction that erases the run's bytes, and those of its memories, decisions and other
+    /// belongings, whatever share of a log file they are.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn compact_options(&self, space: &Namespace) -> Result<CompactOptions> {
+        let must_go_keys = self.deleted.iter().map(|(keyspace, key)| space.forgotten(keyspace, key));
+        let must_go_keys = must_go_keys.collect::<Result<_>>()?;
+        Ok(CompactOptions { must_go: self.uids.clone(), must_go_keys, ..CompactOptions::default() })
+    }
 }
 
 /// A backup that was noted in the store.
@@ -102,28 +127,36 @@ impl Store {
 
 impl Namespace {
     /// Drops a run on request, and everything that belongs to it. Of a run that retention dropped earlier, it deletes what
-    /// outlived it: the entries in memory. [`Namespace::run_remnants`] tells where its bytes remain.
+    /// outlived it: the entries in memory. [`ForgottenRun::compact_options`] erases the bytes, and
+    /// [`Namespace::run_remnants`] tells where they remain.
     ///
     /// # Errors
     /// As [`Namespace::drop_run`]; `Gone` if nothing outlived the run; `Invalid` without a reason.
-    pub fn forget(&self, run: &str, why: &str) -> Result<DroppedRun> {
+    pub fn forget(&self, run: &str, why: &str) -> Result<ForgottenRun> {
         if why.trim().is_empty() {
             return Err(Error::invalid("give the reason for forgetting the run: the ledger records it"));
         }
-        let dropped = self.drop_run(run, FORGET, why);
-        match &dropped {
-            Ok(_) => {}
+        let mut deleted = Vec::new();
+        let dropped = match self.drop_and_list(run, FORGET, why, &mut deleted) {
             // Compaction frees the name of a dropped run.
-            Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => {}
-            Err(_) => return dropped,
-        }
-        match (dropped, self.forget_lasting(run)?) {
-            (Err(_), Some(uid)) => match find_run_or_tombstone(self.store.core(), self.id, uid)? {
-                Some(RunOrTombstone::Dropped(head)) => Ok(head.into()),
-                _ => Err(Error::conflict(format!("run {run:?} was replaced meanwhile"))),
+            Err(error) if !matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => {
+                return Err(error);
+            }
+            dropped => dropped,
+        };
+        let mut uids = self.forget_lasting(run, &mut deleted)?;
+        let run = match (dropped, uids.last()) {
+            (Ok(dropped), _) => {
+                uids.push(dropped.uid);
+                dropped
+            }
+            (Err(_), Some(uid)) => match find_run_or_tombstone(self.store.core(), self.id, *uid)? {
+                Some(RunOrTombstone::Dropped(head)) => head.into(),
+                _ => return Err(Error::conflict(format!("run {run:?} was replaced meanwhile"))),
             },
-            (dropped, _) => dropped,
-        }
+            (Err(error), None) => return Err(error),
+        };
+        Ok(ForgottenRun { run, uids, deleted })
     }
 
     /// A dropped run, and where its bytes remain.

@@ -161,7 +161,7 @@ fn forgetting_a_run_reads_only_that_run_and_its_forks() {
         let fork = space.fork("run-7", 1, false, RunSpec::new("fork")).unwrap();
         fork.end(Status::Ok).unwrap();
         let (_, cost) = counted(sim, || {
-            let dropped = space.forget("run-7", "asked to").unwrap();
+            let dropped = space.forget("run-7", "asked to").unwrap().run;
             let (_, remnants) = space.run_remnants(dropped.uid).unwrap();
             assert_eq!(remnants.shared, 1);
         });

@@ -65,7 +65,7 @@ fn forgotten() -> Forgotten {
     let before = ForgedLog::read(&files(&sim));
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
-    let uid = space.forget("run 8", "asked for").unwrap().uid;
+    let uid = space.forget("run 8", "asked for").unwrap().run.uid;
     assert_eq!(uid.0, 8);
     store.compact(&CompactOptions { must_go: vec![uid], ..CompactOptions::default() }).unwrap();
     space.keyspace("all", History::All).unwrap().put(b"key", "the last").unwrap();

@@ -199,7 +199,7 @@ fn open_pinned_and_forking_runs_are_not_dropped() {
         assert_eq!(space.drop_run("fork", rule, why).unwrap_err().kind(), ErrorKind::Invalid);
     }
     assert_eq!(space.forget("fork", " ").unwrap_err().kind(), ErrorKind::Invalid);
-    assert_eq!(space.forget("fork", "asked for").unwrap().rule, "forget");
+    assert_eq!(space.forget("fork", "asked for").unwrap().run.rule, "forget");
     assert_eq!(names(&space), Vec::<String>::new());
 }
 
@@ -540,7 +540,7 @@ fn forgotten_run_leaves_no_bytes_after_compaction() {
     let old = store.checkpoint().unwrap();
     let before = [frames(&space.run("kept").unwrap()), frames(&space.run("fork").unwrap())];
     let told =
-        [space.forget("canary-name", "asked for").unwrap(), space.drop_run("parent", "r", "").unwrap()];
+        [space.forget("canary-name", "asked for").unwrap().run, space.drop_run("parent", "r", "").unwrap()];
     let root = dir.path().join("s");
     assert_eq!(space.run_remnants(told[0].uid).unwrap().1.vectors, ["00000001.vec"]);
     assert_eq!(nearest(&space), []);

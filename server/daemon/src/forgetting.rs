@@ -1,9 +1,10 @@
 //! Forgetting keys, stored blobs and runs at once, and the reports of it: for commands of the daemon, for a recorder
 //! that holds a store, and for the command line when it holds the store itself.
 
+use annals::retention::ForgottenRun;
 use annals::runs::DroppedRun;
 use annals::upkeep::{BackupNote, CompactOptions, CompactReport, ForgottenKey, SharedContent};
-use annals::{BlobId, Error, ErrorKind, Namespace, Result, RunUid};
+use annals::{BlobId, Error, ErrorKind, Namespace, Result};
 use serde_json::{Map, Value, json};
 
 use crate::commands::BLOBS;
@@ -106,13 +107,21 @@ fn held_by(space: &Namespace, sharers: &[SharedContent]) -> Result<Value> {
     Ok(json!({ "shared": space.name_sharers(sharers)?, "backups": backups(space)? }))
 }
 
-/// The report of a dropped run's compaction as one line of JSON, with what still holds bytes of the run.
-pub(crate) fn dropped_run_json(space: &Namespace, uid: RunUid, report: &CompactReport) -> Result<String> {
-    let (DroppedRun { uid, frames, .. }, held) = space.run_remnants(uid)?;
-    let mut object = report_object(report);
+/// Rewrites every file that holds bytes of a forgotten run, of its memories and of its decisions. Returns the report of the
+/// compaction as one line of JSON, with what still holds bytes of the run. `options` bounds the compaction.
+///
+/// # Errors
+/// Those of [`Store::compact`](annals::Store::compact).
+pub fn erase_run(space: &Namespace, forgotten: &ForgottenRun, options: CompactOptions) -> Result<String> {
+    let CompactOptions { must_go, must_go_keys, .. } = forgotten.compact_options(space)?;
+    let options = CompactOptions { must_go, must_go_keys, ..options };
+    let (report, sharers) = space.store().compact_and_list_sharers(&options)?;
+    let (DroppedRun { uid, frames, .. }, held) = space.run_remnants(forgotten.run.uid)?;
+    let mut object = report_object(&report);
     object.insert("uid".to_owned(), json!(uid.0));
     object.insert("frames".to_owned(), json!(frames));
     let held = json!({
+        "shared": space.name_sharers(&sharers)?,
         "shared_by_forks": held.shared,
         "segments": held.segments,
         "vectors": held.vectors,

@@ -70,7 +70,7 @@ pub use access::{
 };
 pub use backups::{BACKUPS_KEPT, KeptBackup, keep_backup};
 pub use config::{ConfiguredToken, LogFormat, ServeConfig, ServeError};
-pub use forgetting::{ForgetTarget, forget};
+pub use forgetting::{ForgetTarget, erase_run, forget};
 pub use server::{StartedDaemon, serve};
 pub use share::{AskOutcome, HolderWait, RecorderHost, Shared, ask_daemon, ask_or_open, open_or_wait};
 pub use witness::{WITNESS_BYTES_MAX, list_witnesses, write_witness};

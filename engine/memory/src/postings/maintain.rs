@@ -10,7 +10,7 @@ use annals_store::ids::NamespaceId;
 use annals_store::sync::MutexGuard;
 
 use super::super::words::{Card, CardRead, numbered};
-use super::super::{Memory, PostingSpaces};
+use super::super::{Memory, PostingSpaces, RacePoint, reach};
 use super::find::{damaged, has_number, read_table};
 use super::meta::{PartInfo, PartList};
 use super::part::{
@@ -38,14 +38,41 @@ const REMOVED_SHARE: u64 = 4;
 #[derive(Debug, Default)]
 struct SharedState {
     partitions: HashMap<(NamespaceId, Partition), PartitionState>,
+    /// The numbers that partitions without a state had used: no number is given out twice, since recalls keep cards and tables by
+    /// them.
+    used: HashMap<(NamespaceId, Partition), UsedNumbers>,
     /// Keys of entries in batches that may not be published yet.
     queued: HashSet<(NamespaceId, Vec<u8>)>,
 }
 
+/// The first numbers that were never given out.
+#[derive(Debug, Clone, Copy, Default)]
+struct UsedNumbers {
+    card: u64,
+    part: u32,
+}
+
+impl SharedState {
+    /// Forgets a partition's state, but not which numbers it used.
+    fn discard(&mut self, place: (NamespaceId, Partition)) {
+        if let Some(state) = self.partitions.remove(&place) {
+            self.note_used(place, UsedNumbers { card: state.next, part: state.next_part });
+        }
+    }
+
+    /// Adds used numbers; returns all of the partition.
+    fn note_used(&mut self, place: (NamespaceId, Partition), used: UsedNumbers) -> UsedNumbers {
+        let known = self.used.entry(place).or_default();
+        *known = UsedNumbers { card: known.card.max(used.card), part: known.part.max(used.part) };
+        *known
+    }
+}
+
 #[derive(Debug, Clone)]
 struct PartitionState {
-    /// The next number.
+    /// The next number of a card, and of a part.
     next: u64,
+    next_part: u32,
     tail_from: u64,
     /// Cards added to the tail, and cards removed from parts, since the last look at the parts.
     added: u64,
@@ -55,11 +82,13 @@ struct PartitionState {
 /// The lock of every read-modify-write of a memory, and what it guards.
 pub(in super::super) struct Numbering<'a> {
     guard: MutexGuard<'a, Option<Box<dyn Any + Send>>>,
+    /// The caller keeps runs from being dropped already.
+    pub(in super::super) holds_drops: bool,
 }
 
 impl<'a> Numbering<'a> {
     pub(in super::super) fn new(guard: MutexGuard<'a, Option<Box<dyn Any + Send>>>) -> Self {
-        Self { guard }
+        Self { guard, holds_drops: false }
     }
 
     fn state(&mut self) -> Result<&mut SharedState> {
@@ -109,7 +138,11 @@ impl Memory {
         match self.partition(changing, &tenant, &partition) {
             Ok(true) => {}
             Ok(false) => {
-                batch.put(&spaces.parts, &partition, PartList::default().bytes());
+                let place = (self.entries.namespace(), partition);
+                let state = changing.state()?.partitions.get(&place);
+                let (tail_from, next_id) = state.map_or((0, 0), |state| (state.tail_from, state.next_part));
+                let list = PartList { tail_from, next_id, parts: Vec::new() };
+                batch.put(&spaces.parts, &partition, list.bytes());
             }
             Err(error) if is_damage(&error) => return Ok(()),
             Err(error) => return Err(error),
@@ -148,8 +181,9 @@ impl Memory {
 
     /// Loads the state of a partition. False if its list of parts has yet to be written.
     fn partition(&self, changing: &mut Numbering<'_>, tenant: &str, partition: &Partition) -> Result<bool> {
-        let (namespace, Some(spaces)) = (self.entries.namespace(), &self.postings) else { return Ok(true) };
-        if changing.state()?.partitions.contains_key(&(namespace, *partition)) {
+        let Some(spaces) = &self.postings else { return Ok(true) };
+        let place = (self.entries.namespace(), *partition);
+        if changing.state()?.partitions.contains_key(&place) {
             return Ok(true);
         }
         self.settle(changing)?;
@@ -161,22 +195,50 @@ impl Memory {
             None => match self.words.scan(ScanRange::prefix(tenant.as_bytes())).keys().next() {
                 // The store is older than the index.
                 Some(_) => self.rebuild(changing, spaces, tenant, partition)?,
-                None => PartList::default(),
+                None => {
+                    let used = self.used_numbers(changing, spaces, partition)?;
+                    PartList { tail_from: used.card, next_id: used.part, parts: Vec::new() }
+                }
             },
         };
-        let last = |keyspace: &annals::Keyspace| -> Result<u64> {
-            let last = keyspace.scan(ScanRange::prefix(partition).reverse()).keys().next().transpose()?;
-            Ok(last.and_then(|key| number_of_key(&key)).map_or(0, |number| number + 1))
+        let listed = UsedNumbers { card: list.tail_from, part: list.next_id };
+        changing.state()?.note_used(place, listed);
+        let next = self.used_numbers(changing, spaces, partition)?.card;
+        let state = PartitionState {
+            next,
+            next_part: list.next_id,
+            tail_from: list.tail_from,
+            added: next - list.tail_from,
+            removed: 0,
         };
-        let next = list.tail_from.max(last(&spaces.numbers)?).max(last(&spaces.removed)?);
-        let state =
-            PartitionState { next, tail_from: list.tail_from, added: next - list.tail_from, removed: 0 };
         let has_list = !is_new || spaces.parts.get(partition)?.is_some();
-        changing.state()?.partitions.insert((namespace, *partition), state);
+        changing.state()?.partitions.insert(place, state);
         Ok(has_list)
     }
 
-    /// Numbers all cards of a tenant anew. Their parts are gone; the cards are the tail.
+    /// The numbers that a partition has used, as far as the index and this process know.
+    fn used_numbers(
+        &self,
+        changing: &mut Numbering<'_>,
+        spaces: &PostingSpaces,
+        partition: &Partition,
+    ) -> Result<UsedNumbers> {
+        let last = |keyspace: &annals::Keyspace| -> Result<Option<Vec<u8>>> {
+            keyspace.scan(ScanRange::prefix(partition).reverse()).keys().next().transpose()
+        };
+        let after = |key: Option<Vec<u8>>| {
+            key.and_then(|key| number_of_key(&key)).map_or(0, |number| number.saturating_add(1))
+        };
+        let part = last(&spaces.postings)?;
+        let part = part.and_then(|key| key.get(16..20)?.try_into().ok().map(u32::from_be_bytes));
+        let found = UsedNumbers {
+            card: after(last(&spaces.numbers)?).max(after(last(&spaces.removed)?)),
+            part: part.map_or(0, |part| part.saturating_add(1)),
+        };
+        Ok(changing.state()?.note_used((self.entries.namespace(), *partition), found))
+    }
+
+    /// Numbers all cards of a tenant anew. Their parts are gone; the cards are the tail. No number is used again.
     fn rebuild(
         &self,
         changing: &mut Numbering<'_>,
@@ -184,38 +246,70 @@ impl Memory {
         tenant: &str,
         partition: &Partition,
     ) -> Result<PartList> {
-        changing.state()?.partitions.remove(&(self.entries.namespace(), *partition));
-        // A part's number is never used again: recalls keep tables by it.
-        let last_part =
-            spaces.postings.scan(ScanRange::prefix(partition).reverse()).keys().next().transpose()?;
-        let last_part = last_part.and_then(|key| key.get(16..20)?.try_into().ok().map(u32::from_be_bytes));
+        let place = (self.entries.namespace(), *partition);
+        changing.state()?.discard(place);
+        let used = self.used_numbers(changing, spaces, partition)?;
         let mut batch = self.space.batch();
         batch.delete(&spaces.parts, partition);
         self.commit_index(batch)?;
         for keyspace in [&spaces.numbers, &spaces.removed, &spaces.postings] {
             self.delete_all(keyspace, partition)?;
         }
-        let (mut batch, mut number) = (self.space.batch(), 0u64);
-        for found in self.words.scan(ScanRange::prefix(tenant.as_bytes())) {
-            let (key, bytes) = found?;
-            let card = card_number(partition, number);
-            let bytes = numbered(&bytes, &card).map_err(|error| damaged(&error))?;
-            batch.put(&self.words, &key, bytes);
-            batch.put(&spaces.numbers, &card, key);
-            number += 1;
-            if number.is_multiple_of(REBUILT_AT_ONCE as u64) {
-                self.commit_index(std::mem::replace(&mut batch, self.space.batch()))?;
+        let mut number = used.card;
+        let mut keys = self.words.scan(ScanRange::prefix(tenant.as_bytes())).keys();
+        loop {
+            let some: Vec<Vec<u8>> = keys.by_ref().take(REBUILT_AT_ONCE).collect::<Result<_>>()?;
+            if some.is_empty() {
+                break;
             }
+            reach(RacePoint::CardsRead);
+            // A card of a run that is dropped meanwhile must not come back.
+            let _held = (!changing.holds_drops).then(|| self.space.hold_drops());
+            self.number_again(spaces, partition, some, &mut number)?;
+            changing.state()?.note_used(place, UsedNumbers { card: number, part: used.part });
         }
-        let list = PartList {
-            tail_from: 0,
-            next_id: last_part.map_or(0, |id| id.saturating_add(1)),
-            parts: Vec::new(),
-        };
+        let list = PartList { tail_from: used.card, next_id: used.part, parts: Vec::new() };
+        let mut batch = self.space.batch();
         // The list comes last: after a crash before it, the next write begins again.
         batch.put(&spaces.parts, partition, list.bytes());
         self.commit_index(batch)?;
         Ok(list)
+    }
+
+    /// Gives the cards of these keys new numbers, from `number` on. The caller keeps runs from being dropped.
+    fn number_again(
+        &self,
+        spaces: &PostingSpaces,
+        partition: &Partition,
+        keys: Vec<Vec<u8>>,
+        number: &mut u64,
+    ) -> Result<()> {
+        let mut batch = self.space.batch();
+        let mut numbers = Vec::new();
+        for key in keys {
+            let Some(bytes) = self.words.get(&key)? else { continue };
+            let card = card_number(partition, *number);
+            let bytes = numbered(&bytes, &card).map_err(|error| damaged(&error))?;
+            batch.put(&self.words, &key, bytes);
+            batch.put(&spaces.numbers, &card, key.clone());
+            numbers.push((key, card));
+            *number += 1;
+        }
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        self.commit_index(batch)?;
+        // Replacing a run takes no lock: cards of a run that was replaced meanwhile are deleted here.
+        let mut batch = self.space.batch();
+        let mut is_any_gone = false;
+        for (key, card) in numbers {
+            if !self.has_entry(&key)? {
+                is_any_gone = true;
+                batch.delete(&self.words, &key);
+                batch.delete(&spaces.numbers, &card);
+            }
+        }
+        if is_any_gone { self.commit_index(batch) } else { Ok(()) }
     }
 
     /// Forgets a damaged index: the next write of its tenant rebuilds it.
@@ -223,7 +317,7 @@ impl Memory {
         let (Some(spaces), true) = (&self.postings, self.entries.core().is_writer()) else { return Ok(()) };
         let partition = partition_of(tenant);
         let mut changing = self.lock_changes()?;
-        changing.state()?.partitions.remove(&(self.entries.namespace(), partition));
+        changing.state()?.discard((self.entries.namespace(), partition));
         let mut batch = self.space.batch();
         batch.delete(&spaces.parts, &partition);
         self.commit_index(batch)
@@ -264,7 +358,10 @@ impl Memory {
             let bytes =
                 spaces.parts.get(partition)?.ok_or_else(|| Error::bug("the list of parts is missing"))?;
             let mut list = PartList::parse(&bytes).map_err(|error| damaged(&error))?;
+            // Before the tail: a card that is removed in between is in neither the tail nor this list, so its removal stays noted.
+            let removed = removed_numbers(spaces, partition)?;
             let tail = self.tail(spaces, partition, &list)?;
+            reach(RacePoint::TailRead);
             let (tail_len, tail_from) = (tail.len() as u64, list.tail_from);
             if tail_len >= self.tail_max {
                 let mut merged = tail.len();
@@ -277,12 +374,13 @@ impl Memory {
                     (merged, first) = (merged + count, first - 1);
                 }
                 let old = list.parts.split_off(first);
-                self.write_part(spaces, partition, &mut list, first, &old, &tail)?;
-            } else if !self.drop_removed(spaces, partition, &mut list)? {
+                self.write_part((spaces, partition), &mut list, first, &old, &tail, &removed)?;
+            } else if !self.drop_removed(spaces, partition, &mut list, &removed)? {
                 break;
             }
             if let Some(state) = changing.state()?.partitions.get_mut(&(namespace, *partition)) {
                 state.tail_from = list.tail_from.max(tail_from);
+                state.next_part = list.next_id;
             }
         }
         let bytes = spaces.parts.get(partition)?.unwrap_or_default();
@@ -315,32 +413,32 @@ impl Memory {
         spaces: &PostingSpaces,
         partition: &Partition,
         list: &mut PartList,
+        removed: &[u64],
     ) -> Result<bool> {
-        let removed = removed_numbers(spaces, partition)?;
         for at in 0..list.parts.len() {
             let Some(part) = list.parts.get(at).cloned() else { break };
             let table = read_table(&mut |key| spaces.postings.get(key), partition, &part)?;
             let gone = removed.iter().filter(|number| table.ordinal_of(**number).is_some()).count() as u64;
             if gone * REMOVED_SHARE > u64::from(part.count) {
                 let old = list.parts.remove(at);
-                self.write_part(spaces, partition, list, at, &[old], &[])?;
+                self.write_part((spaces, partition), list, at, &[old], &[], removed)?;
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Writes one part of some old ones and of cards of the tail, in place of the old ones.
+    /// Writes one part of some old ones and of cards of the tail, in place of the old ones. `removed` was read before the
+    /// tail.
     fn write_part(
         &self,
-        spaces: &PostingSpaces,
-        partition: &Partition,
+        (spaces, partition): (&PostingSpaces, &Partition),
         list: &mut PartList,
         at: usize,
         old: &[PartInfo],
         tail: &[TailCard],
+        removed: &[u64],
     ) -> Result<()> {
-        let removed = removed_numbers(spaces, partition)?;
         let mut rows: Vec<TableRow> = Vec::new();
         // The new ordinals of each old part's entries.
         let mut moved: Vec<Vec<Option<u16>>> = Vec::new();
@@ -349,7 +447,7 @@ impl Memory {
             (old.is_empty() && !tail.is_empty()).then_some((list.tail_from, 0));
         for part in old {
             let table = read_table(&mut |key| spaces.postings.get(key), partition, part)?;
-            let living = table.living(&removed, i64::MIN);
+            let living = table.living(removed, i64::MIN);
             let mut ordinals = Vec::with_capacity(table.rows.len());
             for (ordinal, row) in table.rows.iter().enumerate() {
                 range = Some((range.map_or(row.number, |(first, _)| first), row.number));
@@ -437,7 +535,7 @@ impl Memory {
             batch = self.space.batch();
         }
         batch.put(&spaces.parts, partition, list.bytes());
-        for number in removed {
+        for &number in removed {
             // Also of cards that were deleted before they came into a part.
             if range.is_some_and(|(first, last)| (first..=last).contains(&number)) {
                 batch.delete(&spaces.removed, &card_number(partition, number));

@@ -90,7 +90,7 @@ fn run_removal_deletes_its_memory_entries() {
     assert_eq!(ids(&memory), ["stays"]);
     assert!(space.has_lasting_belongings("stays").unwrap());
     assert_eq!(space.forget("stay", "asked for").unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(space.forget("stays", "asked for").unwrap().rule, "all");
+    assert_eq!(space.forget("stays", "asked for").unwrap().run.rule, "all");
     assert!(ids(&memory).is_empty() && !space.has_lasting_belongings("stays").unwrap());
     assert_eq!(space.forget("stays", "again").unwrap_err().kind(), ErrorKind::Gone);
 }
@@ -217,6 +217,41 @@ fn forgotten_run_leaves_no_memory_bytes_after_compaction() {
     store.compact(&options).unwrap();
     store.close().unwrap();
     assert_eq!(there(), Vec::<String>::new());
+}
+
+/// Regression: a compaction got only the run's number, and left its memories in files of which they are a small part.
+#[test]
+fn forgotten_run_leaves_no_memory_bytes_in_large_files() {
+    for by_its_options in [false, true] {
+        let (dir, store, space) = fresh();
+        let memory = Memory::open(&space).unwrap();
+        ended_run(&space, "kept");
+        let uid = ended_run(&space, "gone");
+        // The runs stand in a file of their own.
+        let rewritten = store.compact(&CompactOptions { all_dead: true, ..CompactOptions::default() });
+        assert!(rewritten.unwrap().rewritten > 0);
+        let mut noise = vec![0; 400_000];
+        blake3::Hasher::new().finalize_xof().fill(&mut noise);
+        let fill = |from: usize| {
+            let keyspace = space.keyspace("fill", annals::kv::History::Latest).unwrap();
+            for (part, bytes) in noise[from..][..200_000].chunks(20_000).enumerate() {
+                keyspace.put(format!("{from} {part}").as_bytes(), bytes.to_vec()).unwrap();
+            }
+        };
+        fill(0);
+        remember(&memory, uid, "canary-id").unwrap();
+        fill(200_000);
+        let forgotten = space.forget("gone", "asked for").unwrap();
+        let options = match by_its_options {
+            true => forgotten.compact_options(&space).unwrap(),
+            false => CompactOptions { must_go: vec![uid], ..CompactOptions::default() },
+        };
+        store.compact(&options).unwrap();
+        drop((space, memory));
+        store.close().unwrap();
+        let remains = files(&dir.path().join("s")).windows(7).any(|window| window == b"canary-");
+        assert_eq!(remains, !by_its_options);
+    }
 }
 
 /// After a crash at any moment an entry may be missing while its run exists; no entry exists without its run.

@@ -141,7 +141,7 @@ impl Namespace {
     }
 
     /// What must go of a key that was just deleted. Versions after the deletion stay: somebody set the key again.
-    fn forgotten(&self, keyspace: &Keyspace, key: &[u8]) -> Result<ForgottenKey> {
+    pub(super) fn forgotten(&self, keyspace: &Keyspace, key: &[u8]) -> Result<ForgottenKey> {
         let core = self.store.core();
         let _pin = core.pin();
         let versions = core.index.versions(&keys::user(keyspace.id(), key), Seqno(u64::MAX))?;

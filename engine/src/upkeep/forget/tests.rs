@@ -233,7 +233,7 @@ fn forgotten_run_leaves_no_bytes_in_any_file() {
         let space = store.namespace("default").unwrap();
         let root = store.stats().unwrap().ledger_root;
         let checkpoint = store.checkpoint().unwrap();
-        let uid = space.forget(&name, "asked for").unwrap().uid;
+        let uid = space.forget(&name, "asked for").unwrap().run.uid;
         assert_ne!(store.stats().unwrap().ledger_root, root, "a tombstone adds a leaf");
         let options = CompactOptions { must_go: vec![uid], ..CompactOptions::default() };
         assert!(store.compact(&options).unwrap().rewritten > 0);

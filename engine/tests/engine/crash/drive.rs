@@ -559,7 +559,7 @@ impl WorkloadDriver {
         }
         let (issued, space) = (self.io.op_count(), self.parts().0);
         let done = match why {
-            Some(why) => space.forget(&name, why),
+            Some(why) => space.forget(&name, why).map(|forgotten| forgotten.run),
             None => space.drop_run(&name, "own", ""),
         };
         if held {

@@ -12,7 +12,7 @@ use annals::{
 use super::parse::{number, run_name, syntax, word_is};
 use crate::command_table::CommandHandler;
 use crate::databases::TurnBatch;
-use crate::forgetting::{ForgetTarget, database_number, dropped_run_json, erase, mark_forgotten};
+use crate::forgetting::{ForgetTarget, database_number, erase, erase_run, mark_forgotten};
 use crate::turn::{CommandCall, CommandRefusal, CommandResult, record_operation};
 use annals_policy::rules::parse_policy;
 use annals_proxy::proxy::forget_answers;
@@ -74,15 +74,13 @@ fn drop_run(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let compacts = rest.last().is_some_and(|word| word_is(word, "COMPACT"));
     let rest = rest.get(..rest.len() - usize::from(compacts)).unwrap_or_default();
     let (space, run, why) = (namespace_from_words(call, rest)?, run_name(call.word(1))?, text(call.word(2))?);
-    let dropped = space.forget(run, why)?;
+    let forgotten = space.forget(run, why)?;
     forget_answers(&space, run)?;
-    record_action(call, "RUN.DROP", dropped.uid.0, why)?;
+    record_action(call, "RUN.DROP", forgotten.run.uid.0, why)?;
     if !compacts {
         return Ok(Reply::OK);
     }
-    let options = CompactOptions { must_go: vec![dropped.uid], ..CompactOptions::default() };
-    let report = call.daemon.store.compact(&options)?;
-    Ok(Reply::text(dropped_run_json(&space, dropped.uid, &report)?))
+    Ok(Reply::text(erase_run(&space, &forgotten, CompactOptions::default())?))
 }
 
 fn forget_key(call: &mut CommandCall<'_, '_>) -> CommandResult {

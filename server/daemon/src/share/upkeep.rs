@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::forgetting::{ForgetTarget, dropped_run_json, forget};
+use crate::forgetting::{ForgetTarget, erase_run, forget};
 use annals::{
     ErrorKind, Namespace, Store,
     retention::RetentionPolicy,
@@ -115,15 +115,14 @@ fn unpin(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Repl
 fn drop_run(store: &Store, arguments: &mut CommandArguments, closing: IsClosing) -> annals::Result<Reply> {
     let (run, why) = (arguments.text("a run's name")?, arguments.text("a reason")?);
     let (space, compacts) = namespace(store, arguments)?;
-    let dropped = space.forget(&run, &why)?;
+    let forgotten = space.forget(&run, &why)?;
     forget_answers(&space, &run)?;
     if !compacts {
         return Ok(Reply::OK);
     }
-    let must_go = vec![dropped.uid];
-    let options = CompactOptions { must_go, cancel: Some(closing.clone()), ..CompactOptions::default() };
-    let report = compact_with(store, &options, &closing)?;
-    dropped_run_json(&space, dropped.uid, &report).map(Reply::text)
+    let options = CompactOptions { cancel: Some(closing.clone()), ..CompactOptions::default() };
+    let done = erase_run(&space, &forgotten, options).map_err(|error| explain(error, &closing))?;
+    Ok(Reply::text(done))
 }
 
 fn forget_content(
