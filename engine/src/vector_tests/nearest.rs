@@ -39,11 +39,12 @@ fn searches_of_different_moments_do_not_share_deaths() {
     let newer = floor.upto();
     let partition = floor.partition(space.id, "e").unwrap();
     assert_eq!((partition.levels().segments.len(), partition.levels().tail_rows()), (2, 0));
+    assert_eq!(partition.levels().as_of, newer);
     let query = Query::new(&[1.0, 0.5]);
     let of = |upto| -> Vec<u8> {
         let wanted = &Search::default();
         let looking = PartitionSearch { floor, core, namespace: space.id, upto, wanted, among: None };
-        let found = looking.search(&partition, &query).unwrap();
+        let found = looking.search(&partition.levels(), &query).unwrap();
         let key = |found: &SearchHit| match &found.owner {
             Owner::Key { key, .. } => key[0],
             Owner::Snapshot { .. } => unreachable!("no snapshot was taken"),

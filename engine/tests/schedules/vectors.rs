@@ -35,7 +35,8 @@ fn filled(options: Options) -> (Store, Namespace, Keyspace) {
 }
 
 /// A vector that is dead for one search may be needed by another one with an older view. A vector newer than
-/// the search is not dead either.
+/// the search is not dead either. A search once took its record, then the levels of a flush as of a later record:
+/// the vectors of its own record were left out of them, and it found nothing.
 #[test]
 fn search_beside_flush_sees_whole_batches_in_order() {
     explore("vectors::search_beside_flush_sees_whole_batches_in_order", |seed| {

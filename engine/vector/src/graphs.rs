@@ -75,7 +75,8 @@ impl VectorIndex {
         lacking: &FileWithoutGraph,
         stop: &dyn Fn() -> bool,
     ) -> VectorResult<bool> {
-        let levels = PartitionLevels { segments: vec![lacking.segment.clone()], tail: Vec::new() };
+        let levels =
+            PartitionLevels { segments: vec![lacking.segment.clone()], ..PartitionLevels::default() };
         let vectors = MergedVectors::all(&levels, lacking.partition.dimensions);
         let stop = || stop() || !lacking.is_listed();
         match graph::build(&vectors, &stop)? {

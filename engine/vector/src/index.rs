@@ -1,8 +1,8 @@
 //! The vector index: all partitions of a store, and catching up with its log.
 //!
 //! Invariants: one thread at a time catches up. `upto` is raised after every vector up to it is in its
-//! partition. So a reader that fetches `upto` before a partition's levels finds in them all vectors up to it,
-//! and perhaps later ones.
+//! partition. A reader fetches `upto` before a partition's levels. It finds in them all vectors that are alive as of
+//! `upto`, and perhaps later ones, unless the levels were written as of a later record (`PartitionLevels::as_of`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, Weak};
@@ -185,6 +185,18 @@ impl VectorIndex {
     /// How often files were discarded; odd while that is going on.
     pub fn discards(&self) -> u64 {
         self.discards.load(Ordering::Acquire)
+    }
+
+    /// Waits until no files are being discarded. Returns how often that was done.
+    pub fn await_discards(&self) -> u64 {
+        loop {
+            let discards = self.discards();
+            if discards.is_multiple_of(2) {
+                return discards;
+            }
+            // Held by the thread that discards them.
+            drop(lock(&self.catch_up_lock));
+        }
     }
 
     pub fn is_stopped(&self) -> bool {

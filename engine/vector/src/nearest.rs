@@ -1,6 +1,6 @@
 //! Finds the nearest vectors of a partition.
 //!
-//! A search is as of one record, up to which all vectors are in the levels that it reads. Later records do
+//! A search is as of one record, as of which all living vectors are in the levels that it reads. Later records do
 //! not count, neither as vectors nor as deletions.
 
 use std::cmp::Ordering;
@@ -20,7 +20,7 @@ use crate::kv::embeddings::{check_embedder_id, check_vector};
 use crate::kv::view::View;
 use crate::log::open::Damage;
 use crate::merged::RowLocation;
-use crate::partition::{Partition, PartitionLevels};
+use crate::partition::PartitionLevels;
 use crate::quantise::{VectorCodes, approximate_cosine, encode, error_bound, rounding_bound};
 use crate::search_error::VectorError;
 use crate::search_error::VectorResult;
@@ -155,7 +155,7 @@ pub fn nearest(
     let mut tries = 0;
     loop {
         tries += 1;
-        let losses = floor.discards();
+        let losses = floor.await_discards();
         let found = search_once(floor, core, namespace, (embedder, &query), wanted);
         match found {
             Err(VectorError::Damaged(damage)) if tries < ATTEMPTS_MAX => floor.discard_damaged(core, damage),
@@ -175,8 +175,8 @@ fn search_once(
     (embedder, query): (&str, &Query<'_>),
     wanted: &Search<'_>,
 ) -> VectorResult<Vec<SearchHit>> {
+    let losses = floor.discards();
     floor.catch_up(core)?;
-    let upto = floor.upto();
     let Some(partition) = floor.partition(namespace, embedder) else {
         return Err(unknown_embedder(floor, namespace, embedder).into());
     };
@@ -190,7 +190,16 @@ fn search_once(
     }
     let among =
         wanted.owners.map(|among| ResolvedOwnerFilter::new(among, (floor, core, namespace))).transpose()?;
-    PartitionSearch { floor, core, namespace, upto, wanted, among }.search(&partition, query)
+    let (upto, levels) = loop {
+        let upto = floor.upto();
+        let levels = partition.levels();
+        // A flush between these two lines leaves out vectors that were alive as of `upto`. While files are
+        // discarded, the result does not count.
+        if levels.as_of <= upto || floor.discards() != losses {
+            break (upto, levels);
+        }
+    };
+    PartitionSearch { floor, core, namespace, upto, wanted, among }.search(&levels, query)
 }
 
 fn unknown_embedder(floor: &VectorIndex, namespace: NamespaceId, embedder: &str) -> Error {
@@ -214,8 +223,7 @@ pub struct PartitionSearch<'a> {
 }
 
 impl PartitionSearch<'_> {
-    pub fn search(&self, partition: &Partition, query: &Query<'_>) -> VectorResult<Vec<SearchHit>> {
-        let levels = partition.levels();
+    pub fn search(&self, levels: &PartitionLevels, query: &Query<'_>) -> VectorResult<Vec<SearchHit>> {
         let mut best = NearestHeap { heap: BinaryHeap::new(), k: self.wanted.k };
         let coded = encode(query.vector);
         let mut candidates = Vec::new();
@@ -224,19 +232,19 @@ impl PartitionSearch<'_> {
             let rows = (block.codes.as_slice(), block.scales.as_slice());
             scan(rows, (part, 0), &coded, self.wanted.min_score, &mut candidates);
         }
-        self.take_candidates(&levels, query, candidates, &mut best)?;
+        self.take_candidates(levels, query, candidates, &mut best)?;
         for (part, segment) in levels.segments.iter().enumerate() {
             let among = self.among.map(|among| among.positions(segment)).transpose()?;
             let among = among.as_deref();
             let walked = !self.wanted.exact
                 && segment.header.slots.0 > 0
-                && self.walk(&levels, part, (query, &coded), among, &mut best)?;
+                && self.walk(levels, part, (query, &coded), among, &mut best)?;
             if walked {
                 continue;
             }
             if let Some(among) = among {
                 let candidates = self.scan_positions(segment, part, &coded, among)?;
-                self.take_candidates(&levels, query, candidates, &mut best)?;
+                self.take_candidates(levels, query, candidates, &mut best)?;
                 continue;
             }
             for start in (0..segment.len()).step_by(SCAN_ROWS) {
@@ -246,7 +254,7 @@ impl PartitionSearch<'_> {
                 let rows = (segment.codes(range)?, scales);
                 let mut candidates = Vec::new();
                 scan(rows, (part, start), &coded, self.score_to_beat(&best), &mut candidates);
-                self.take_candidates(&levels, query, candidates, &mut best)?;
+                self.take_candidates(levels, query, candidates, &mut best)?;
             }
         }
         Ok(self.collect_hits(best)?)

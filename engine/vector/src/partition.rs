@@ -23,6 +23,8 @@ pub struct PartitionLevels {
     pub segments: Vec<Arc<OpenVectorFile>>,
     /// Vectors after those in the files, oldest first. All blocks but the last are full.
     pub tail: Vec<Arc<VectorBlock>>,
+    /// Vectors that were dead as of this record may be missing. A search as of an earlier one needs them.
+    pub as_of: Seqno,
 }
 
 impl PartitionLevels {
@@ -74,7 +76,8 @@ impl Partition {
                 false => tail.extend(block.rows_after(upto, self.dimensions).map(Arc::new)),
             }
         }
-        *levels = Arc::new(PartitionLevels { segments, tail });
+        let as_of = levels.as_of.max(upto);
+        *levels = Arc::new(PartitionLevels { segments, tail, as_of });
     }
 
     /// Drops all vectors: they will be read again.
