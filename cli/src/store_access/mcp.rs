@@ -4,13 +4,15 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use annals::{Error, ErrorKind, Namespace, Result, Store};
+use annals::{Error, ErrorKind, Namespace, Result, RunReader, Store};
 use annals_deliberation::{Caller, Deliberation, Method};
 use annals_diagnostics::SessionDiagnostic;
-use annals_mcp::McpStore;
+use annals_mcp::{McpStore, ToolRight};
 use annals_memory::{Identity, Memory, MemoryHit, MemoryQuery};
 use annals_server::ConfiguredEmbedder;
 use annals_server::profiles::Redactor;
+
+use annals_text::shell;
 
 use super::{StoreAccess, StoreWait};
 use crate::failure::Failure;
@@ -78,8 +80,25 @@ impl McpStore for ToolStore {
         }
     }
 
-    fn is_writable(&self) -> bool {
-        self.is_writable
+    fn allows(&self, right: ToolRight) -> bool {
+        match right {
+            // Who can start this program can read the store's files.
+            ToolRight::Read | ToolRight::ReadUnredacted => true,
+            ToolRight::Record => self.is_writable,
+        }
+    }
+
+    fn fork(&self, from: &RunReader, seq: u32, name: &str) -> Result<()> {
+        StoreAccess::share_frames(&self.root, &self.namespace, from, seq, name, self.wait).map_err(refusal)
+    }
+
+    fn command_line(&self) -> String {
+        let root = std::path::absolute(&self.root).unwrap_or_else(|_| self.root.clone());
+        let store = format!("annals --store {}", shell::quote(&root.to_string_lossy()));
+        match self.namespace.as_str() {
+            "default" => store,
+            name => format!("{store} --namespace {}", shell::quote(name)),
+        }
     }
 
     fn remember(&self, whose: &Identity, entry: &str) -> Result<String> {

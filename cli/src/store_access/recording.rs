@@ -13,10 +13,10 @@ use annals_server::{
     Program, ReplayOptions, SessionError, Shared, Supervision,
 };
 
-use super::StoreAccess;
 use super::failures::engine_failure;
 use super::opening::{print_opening, write_options};
 use super::runs::{RunRow, run_row};
+use super::{AskedStore, StoreAccess, StoreWait};
 use crate::failure::{CliResult, Failure, before_start};
 
 /// Most raw bytes of frames in one commit. A run up to this size is one commit, so that an import leaves only
@@ -139,6 +139,32 @@ impl StoreAccess {
         let spec = RunSpec::new(name).agent(&of.agent).model(&of.model).severity(of.severity);
         let fork = namespace.fork(&of.name, at, false, spec).map_err(engine_failure)?;
         fork.end(Status::Ok).map(|info| run_row(&info)).map_err(engine_failure)
+    }
+
+    /// As [`Self::fork`], in the process that holds the store, or in this one.
+    pub(crate) fn share_frames(
+        root: &Path,
+        namespace: &str,
+        from: &RunReader,
+        at: u32,
+        name: &str,
+        wait: StoreWait,
+    ) -> CliResult<()> {
+        let of = from.info();
+        let point = format!("{}@{at}", of.name);
+        let mut words = vec!["RUN.FORK", &point, "END", "NAMESPACE", namespace, "NAME", name];
+        words.extend(["SEVERITY", of.severity.name()]);
+        for (option, text) in [("AGENT", &of.agent), ("MODEL", &of.model)] {
+            words.extend((!text.is_empty()).then_some([option, text.as_str()]).into_iter().flatten());
+        }
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        match Self::ask_or_open_existing(root, namespace, &words, false, wait)? {
+            AskedStore::Asked(_) => Ok(()),
+            AskedStore::Opened(door) => {
+                door.fork(&of.name, at, name)?;
+                door.close()
+            }
+        }
     }
 
     /// Continues a recorded program from a frame of its run, into a fork of this name.

@@ -1,4 +1,4 @@
-//! Text forms that every crate of the workspace reads and writes the same way: hexadecimal digits, percent-encoding, JSON, text made safe to look at.
+//! Text forms that every crate of the workspace reads and writes the same way: hexadecimal digits, percent-encoding, JSON, text made safe to look at, words for a shell.
 //!
 //! A leaf: it opens no file, keeps no state, and uses no other crate of the workspace.
 #![cfg_attr(
@@ -9,4 +9,5 @@
 pub mod hex;
 pub mod json;
 pub mod percent;
+pub mod shell;
 pub mod visible;

@@ -11,10 +11,11 @@
 //!
 //! Layout: `store` (what the host provides), `arguments` (parameters, their JSON schemas and their checks),
 //! `answer` (pages and pieces of bounded size), `tools` (the tools), `resources` (runs and frames by address),
-//! `server` (the protocol). Sockets, tokens and rights are the host's.
+//! `server` (the protocol), `http` (sessions over HTTP). Sockets, tokens and rights are the host's.
 
 mod answer;
 mod arguments;
+mod http;
 mod resources;
 mod server;
 mod store;
@@ -22,6 +23,7 @@ mod store;
 mod tests;
 mod tools;
 
+pub use self::http::{McpHttp, McpResponse};
 pub use answer::ANSWER_BYTES_MAX;
 pub use server::{McpServer, serve_stdio};
-pub use store::McpStore;
+pub use store::{McpStore, ToolRight};

@@ -1,8 +1,6 @@
 //! The tools over a real store: what they find, their limits, and hostile recordings.
 
-use std::sync::Arc;
-
-use annals::{Component, Frame, Namespace, RunSpec, Severity, Status, Store};
+use annals::{Component, Frame, Namespace, RunReader, RunSpec, Severity, Status, Store};
 use annals_deliberation::{Caller, Deliberation, Method};
 use annals_diagnostics::Diagnostics;
 use annals_memory::{Identity, Memory, MemoryHit, MemoryQuery, WordEmbedder};
@@ -11,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{ANSWER_BYTES_MAX, DATA_NOTICE};
 use crate::tools::TOOLS;
-use crate::{McpServer, McpStore};
+use crate::{McpStore, ToolRight};
 
 struct TestStore {
     space: Namespace,
@@ -37,8 +35,17 @@ impl McpStore for TestStore {
         Memory::open(&self.space)?.recall(whose, question, &WordEmbedder, wanted)
     }
 
-    fn is_writable(&self) -> bool {
-        self.is_writable
+    fn allows(&self, right: ToolRight) -> bool {
+        self.is_writable || right != ToolRight::Record
+    }
+
+    fn fork(&self, from: &RunReader, seq: u32, name: &str) -> annals::Result<()> {
+        let fork = self.space.fork(&from.info().name, seq, false, RunSpec::new(name))?;
+        fork.end(Status::Ok).map(drop)
+    }
+
+    fn command_line(&self) -> String {
+        "annals --store s".to_owned()
     }
 
     fn remember(&self, whose: &Identity, entry: &str) -> annals::Result<String> {
@@ -70,12 +77,12 @@ impl McpBench {
         Self { space: store.namespace("default").unwrap(), _store: store, _directory: directory }
     }
 
-    fn server(&self) -> McpServer {
+    fn server(&self) -> TestStore {
         self.server_of(None, false)
     }
 
-    fn server_of(&self, redactor: Option<Redactor>, is_writable: bool) -> McpServer {
-        McpServer::new(Arc::new(TestStore { space: self.space.clone(), redactor, is_writable }))
+    fn server_of(&self, redactor: Option<Redactor>, is_writable: bool) -> TestStore {
+        TestStore { space: self.space.clone(), redactor, is_writable }
     }
 
     /// A run with a model call for each answer. The last call failed if the run did.
@@ -96,18 +103,18 @@ impl McpBench {
     }
 }
 
-fn call(server: &McpServer, tool: &str, arguments: Value) -> Value {
+fn call(server: &TestStore, tool: &str, arguments: Value) -> Value {
     let Value::Object(arguments) = arguments else { panic!("an object") };
-    server.call(tool, arguments).unwrap()
+    crate::server::call(server, tool, arguments).unwrap()
 }
 
-fn refused(server: &McpServer, tool: &str, arguments: Value) -> String {
+fn refused(server: &TestStore, tool: &str, arguments: Value) -> String {
     let Value::Object(arguments) = arguments else { panic!("an object") };
-    server.call(tool, arguments).unwrap_err().0
+    crate::server::call(server, tool, arguments).unwrap_err().0
 }
 
 /// All pages of a tool's answer: its items under `key`.
-fn all_pages(server: &McpServer, tool: &str, arguments: &Value, key: &str) -> Vec<Value> {
+fn all_pages(server: &TestStore, tool: &str, arguments: &Value, key: &str) -> Vec<Value> {
     let (mut arguments, mut items) = (arguments.clone(), Vec::new());
     loop {
         let answer = call(server, tool, arguments.clone());
@@ -383,4 +390,66 @@ fn tools_have_distinct_names_and_described_parameters() {
             properties.values().all(|one| one["description"].as_str().is_some_and(|text| !text.is_empty()))
         );
     }
+}
+
+/// A fork shares frames and ends at once; without a recorded program the answer says why nothing continues.
+#[test]
+fn fork_run_shares_frames_and_says_so() {
+    let bench = McpBench::new();
+    bench.record("bad", &["I look it up.", "It does not exist."], Status::Failed);
+    let server = bench.server_of(None, true);
+    let forked = call(&server, "fork_run", json!({ "run": "last", "seq": 1, "name": "it's" }));
+    assert_eq!(forked["shares_frames"], json!([1, 1]));
+    assert_eq!(forked["program_was_run"], false);
+    assert!(forked["why"].as_str().unwrap().contains("no recorded program"), "{forked}");
+    assert_eq!(bench.space.run("it's").unwrap().info().status, Status::Ok);
+    assert_eq!(
+        bench.space.run("it's").unwrap().frame(1).unwrap().output,
+        bench.space.run("bad").unwrap().frame(1).unwrap().output
+    );
+    assert!(refused(&server, "fork_run", json!({ "run": "bad", "seq": 3 })).contains("has no frame 3"));
+    assert!(refused(&bench.server(), "fork_run", json!({ "run": "bad", "seq": 1 })).contains("no tool"));
+}
+
+/// A blame stands beside the suspects, and each says how it was found. Forks of a blame are no runs that an agent
+/// asked for.
+#[test]
+fn explain_failure_has_blame_apart_from_suspects() {
+    let bench = McpBench::new();
+    bench.record("bad", &["I look it up.", "It does not exist."], Status::Failed);
+    let explained = call(&bench.server(), "explain_failure", json!({ "run": "bad" }));
+    assert_eq!(explained["blame"], Value::Null);
+    let fork = |outcome: &str| json!({ "run": "f", "outcome": outcome, "calls": 1 });
+    let document = json!({
+        "version": 1, "run": "bad", "state": "done",
+        "settings": { "forks": 3, "base": 2, "oracle": "regex:ann@example.com", "perturbation": "p", "steps": [1, 2],
+            "stops_early": false, "coalitions": 0, "orders": 0, "seed": 1, "scratch": false },
+        "parent": "fail",
+        "estimate": { "forks": 8, "calls": 9, "dollars": 0.0, "unpriced": 0 }, "spent": { "forks": 8, "calls": 9, "dollars": 0.0, "unpriced": 0 },
+        "base": [fork("same"), fork("same")],
+        "steps": [
+            { "step": 1, "forks": [fork("same"), fork("same"), fork("undefined")] },
+            { "step": 2, "forks": [fork("flip"), fork("flip"), fork("flip")] },
+        ],
+        "next_fork": 8,
+    });
+    let uid = bench.space.run("bad").unwrap().info().uid;
+    bench.space.put_with_run(uid, "annals.blames", b"bad", document.to_string().into_bytes()).unwrap();
+    let tagged = bench.space.begin_run(RunSpec::new("bad-blame-1").tag("annals.blame", "bad")).unwrap();
+    tagged.end(Status::Failed).unwrap();
+    assert_eq!(call(&bench.server(), "last_failed_run", json!({}))["run"]["run"], "bad");
+    let explained = call(&bench.server(), "explain_failure", json!({ "run": "last" }));
+    let (blame, suspects) = (&explained["blame"], &explained["suspects"]);
+    assert!(blame["how"].as_str().unwrap().starts_with("Measured"), "{blame}");
+    assert!(suspects["how"].as_str().unwrap().starts_with("A heuristic"), "{suspects}");
+    assert_eq!((&blame["steps"][0]["seq"], &blame["steps"][0]["label"]), (&json!(2), &json!("decisive")));
+    assert_eq!((&blame["steps"][1]["flips"], &blame["steps"][1]["ungraded_forks"]), (&json!(0), &json!(1)));
+    assert_eq!(blame["oracle"], "regex:ann@example.com");
+    // The oracle's text is the user's: a profile redacts it, too.
+    let profile = Redactor::new(&Profile::safe(), [0; 32]);
+    let redacted = call(&bench.server_of(Some(profile), false), "explain_failure", json!({ "run": "bad" }));
+    assert!(redacted["blame"]["oracle"].as_str().unwrap().contains("[email:"), "{redacted}");
+    bench.space.put_with_run(uid, "annals.blames", b"bad", b"{".to_vec()).unwrap();
+    let explained = call(&bench.server(), "explain_failure", json!({ "run": "bad" }));
+    assert!(explained["blame"]["unreadable"].as_str().unwrap().contains("cannot be read"), "{explained}");
 }

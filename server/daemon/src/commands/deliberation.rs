@@ -8,6 +8,7 @@ use annals_proxy::embeddings::ConfiguredEmbedder;
 
 use super::memory::tenant_of_namespace;
 use super::parse::{syntax, word_is};
+use crate::access::Rights;
 use crate::command_table::CommandHandler;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::Reply;
@@ -99,8 +100,8 @@ fn run(call: &mut CommandCall<'_, '_>, method: Method) -> CommandResult {
     let token = call.session.grant.as_ref().map_or_else(|| Arc::from("owner"), |grant| grant.name.clone());
     let is_other_token = |name: &str| call.daemon.access.has_name(name);
     let redactor = call.daemon.redactor(call.session)?;
-    // A redacted reader may not record: its calls are no inputs.
-    let tracks = redactor.is_none();
+    // A token that may not record has no next decision: its calls are no inputs.
+    let tracks = redactor.is_none() && call.session.has_rights(Rights::RECORD);
     let embedder = match method {
         Method::RecordDecision | Method::QueryDecisions => Some(tenant.embedder()?),
         _ => None,

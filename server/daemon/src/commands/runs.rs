@@ -8,6 +8,7 @@ use annals::runs::{RunFilter, RunOrder};
 use annals::{Durability, Run, RunInfo, RunSpec, RunUid, Status};
 
 use super::frames::{frame_bytes, frame_reply, redaction_fields};
+use super::memory::{tenant_of_namespace, text as utf8};
 use super::parse::{arguments, field, integer_reply, number, run_name, run_reader, syntax, word_is};
 use crate::command_table::CommandHandler;
 use crate::open_runs::DaemonRun;
@@ -240,10 +241,31 @@ fn fork(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let of = std::str::from_utf8(call.word(1)).ok().and_then(|text| text.rsplit_once('@'));
     let (run, at) = of.ok_or("ERR a fork point is written run@seq")?;
     let at = number::<u32>(at.as_bytes())?;
-    let edits = word_is(call.word(2), "EDIT");
-    let spec = run_spec(call, 2 + usize::from(edits))?;
-    call.tenant.check_open_limit()?;
+    let mut next = 2;
+    let edits = word_is(call.word(next), "EDIT");
+    next += usize::from(edits);
+    let ends = word_is(call.word(next), "END");
+    next += usize::from(ends);
+    let mut namespace = None;
+    if ends && word_is(call.word(next), "NAMESPACE") {
+        namespace = Some(utf8(call.word(next + 1))?.to_owned());
+        next += 2;
+    }
+    let spec = run_spec(call, next)?;
     let run = run_name(run.as_bytes())?;
+    if ends {
+        let tenant = tenant_of_namespace(call, namespace.as_deref())?;
+        let fork = tenant.space.prepare_fork(run, at, edits, spec)?;
+        let mut batch = fork.batch()?;
+        batch.durability(Durability::Disk);
+        batch.end(Status::Ok)?;
+        call.work.await_before_reply(batch.submit()?);
+        return Ok(Reply::Map(vec![
+            field("name", Reply::text(fork.name())),
+            field("uid", integer_reply(fork.uid().0)),
+        ]));
+    }
+    call.tenant.check_open_limit()?;
     let fork = call.work.namespace().prepare_fork(run, at, edits, spec)?;
     submit_begun_run(call, fork)
 }

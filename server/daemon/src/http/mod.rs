@@ -5,7 +5,7 @@
 //! runs (`annals_proxy::proxy`).
 //!
 //! Layout: `json` (JSON to commands, replies to JSON), `bodies` (streamed bodies), `events` (server-sent events), `framing` (requests with two lengths), `replays` (replays that
-//! span several requests), `traces` (OTLP), `monitoring` (liveness, metrics), `openapi` (the description of
+//! span several requests), `mcp` (tools for agents), `traces` (OTLP), `monitoring` (liveness, metrics), `openapi` (the description of
 //! the API), `problem` (errors), `hosts` (names of this server), `stall` (peers that do not read). The routes are the table
 //! `annals_wire::schema::routes`.
 //!
@@ -21,6 +21,7 @@ mod framing;
 pub(crate) mod fuzz;
 mod hosts;
 mod json;
+mod mcp;
 mod monitoring;
 mod openapi;
 mod problem;
@@ -65,6 +66,7 @@ use super::perform::perform;
 use super::proxy_runs::ProxyRuns;
 use super::session::{ClientInfo, Daemon, Session};
 use super::turn::Offload;
+use annals_mcp::McpHttp;
 use annals_proxy::Mounts;
 use annals_proxy::body::BodyAssembler;
 use annals_proxy::proxy::{MultiRunProxy, ProxyAction, RECORDED, REPLAYED, RequestRefusal};
@@ -113,6 +115,7 @@ pub(super) struct HttpShared {
     uploads: Semaphore,
     streams: Arc<Semaphore>,
     replays: HttpReplays,
+    mcp: McpHttp,
 }
 
 impl HttpApi {
@@ -135,6 +138,7 @@ impl HttpApi {
             uploads,
             streams: Arc::new(Semaphore::new(events::STREAMS_MAX)),
             replays: HttpReplays::default(),
+            mcp: McpHttp::new(BODY_BYTES_MAX),
         });
         let mut router = Router::new();
         for route in ROUTES {
@@ -158,6 +162,7 @@ impl HttpApi {
         let router = replays::routes(router);
         let router = traces::routes(router);
         let router = cstp::routes(router);
+        let router = mcp::routes(router);
         let router = events::routes(router);
         let router = monitoring::routes(router)
             .route("/openapi.json", get(describe_api))
@@ -203,7 +208,10 @@ impl HttpApi {
         // A broken connection affects no other.
         tokio::select! {
             _ = connection.as_mut() => return,
-            _ = stopped.wait_for(|stopped| *stopped) => connection.as_mut().graceful_shutdown(),
+            _ = stopped.wait_for(|stopped| *stopped) => {
+                self.shared.mcp.end_streams();
+                connection.as_mut().graceful_shutdown();
+            }
         }
         let _ = connection.await;
     }
@@ -231,6 +239,7 @@ impl HttpApi {
 
     /// Waits until all exchanges of the proxy are written. The connections must have ended before.
     pub(super) async fn finish(&self) {
+        self.shared.mcp.end();
         self.proxy.finish().await;
     }
 

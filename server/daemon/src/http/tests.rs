@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 mod cstp;
+mod mcp;
 
 use super::HttpApi;
 use crate::access::Rights;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{CURSOR, Tool, cursor_place, named_run};
 use crate::answer::{Page, field};
 use crate::arguments::{Arguments, Parameter, ParameterKind, ToolError};
-use crate::store::McpStore;
+use crate::store::{McpStore, ToolRight};
 
 /// Differences of one body that are listed.
 const LINES_MAX: usize = 12;
@@ -30,7 +30,7 @@ pub(super) const COMPARE_RUNS: Tool = Tool {
         },
         CURSOR,
     ],
-    writes: false,
+    right: ToolRight::Read,
     run: compare_runs,
 };
 

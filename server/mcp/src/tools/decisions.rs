@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::Tool;
 use crate::answer::{Page, field, shown};
 use crate::arguments::{Arguments, Parameter, ParameterKind, ToolError};
-use crate::store::McpStore;
+use crate::store::{McpStore, ToolRight};
 
 /// Decisions that one call lists without `limit`.
 const DECISIONS_DEFAULT: u64 = 5;
@@ -65,7 +65,7 @@ pub(super) const QUERY_DECISIONS: Tool = Tool {
             description: "Maximum number of decisions; default 5",
         },
     ],
-    writes: false,
+    right: ToolRight::ReadUnredacted,
     run: query_decisions,
 };
 
@@ -74,7 +74,7 @@ pub(super) const DELIBERATION_STATS: Tool = Tool {
     title: "Statistics of deliberations",
     description: "Numbers of steps and inputs, speed of convergence and variety of sources, against the outcome of decisions; calibration of stated confidence.",
     parameters: &[CATEGORY, AGENT],
-    writes: false,
+    right: ToolRight::ReadUnredacted,
     run: deliberation_stats,
 };
 
@@ -96,7 +96,7 @@ pub(super) const LESSONS: Tool = Tool {
             description: "Only sessions of this project",
         },
     ],
-    writes: false,
+    right: ToolRight::ReadUnredacted,
     run: lessons,
 };
 
@@ -110,7 +110,7 @@ pub(super) const RECORD_DECISION: Tool = Tool {
         is_required: true,
         description: "The decision: {\"decision\": text, \"confidence\": 0 to 1, \"category\", \"stakes\", \"reasons\", \"deliberation\", ...}",
     }],
-    writes: true,
+    right: ToolRight::Record,
     run: |store, arguments| change(store, Method::RecordDecision, arguments.object("decision").cloned()),
 };
 
@@ -127,7 +127,7 @@ pub(super) const RECORD_THOUGHT: Tool = Tool {
             description: "Id of a stored decision",
         },
     ],
-    writes: true,
+    right: ToolRight::Record,
     run: |store, arguments| {
         let mut params = json!({ "text": arguments.text("text") });
         if let Some(id) = arguments.text("decision_id") {
@@ -161,7 +161,7 @@ pub(super) const REVIEW_OUTCOME: Tool = Tool {
             description: "What happened",
         },
     ],
-    writes: true,
+    right: ToolRight::Record,
     run: |store, arguments| {
         let mut params = json!({ "id": arguments.text("decision_id"), "outcome": arguments.text("outcome") });
         if let Some(result) = arguments.text("result") {
@@ -181,7 +181,7 @@ pub(super) const DIAGNOSE_SESSION: Tool = Tool {
         is_required: true,
         description: "The report: {\"sessionId\", \"outcome\", \"injectedObservationIds\", \"toolCallSummary\", \"errorsEncountered\": [{\"message\"}], \"filesModified\"}",
     }],
-    writes: true,
+    right: ToolRight::Record,
     run: |store, arguments| {
         let session = arguments.object("session").map(ToString::to_string).unwrap_or_default();
         read_answer(store, &store.diagnose(&session)?)

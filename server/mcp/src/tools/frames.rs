@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{CURSOR, RUN, Tool, cursor_place, named_run, runs};
 use crate::answer::{field, text_piece};
 use crate::arguments::{Arguments, Parameter, ParameterKind, ToolError};
-use crate::store::McpStore;
+use crate::store::{McpStore, ToolRight};
 
 /// Bytes of the answer's text in the summary.
 const ANSWER_BYTES_MAX: usize = 8000;
@@ -35,7 +35,7 @@ pub(super) const GET_FRAME: Tool = Tool {
         },
         CURSOR,
     ],
-    writes: false,
+    right: ToolRight::Read,
     run: get_frame,
 };
 
@@ -48,7 +48,7 @@ fn get_frame(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolE
     }
     let by = store.redactor();
     let part = arguments.text("part");
-    let mut item = runs::frame_item(&reader.frame_info(seq)?, reader.info().started_ns);
+    let mut item = runs::frame_item(&reader.frame_info(seq)?, reader.info().started_ns, by);
     item.insert("run".to_owned(), field(&reader.info().name));
     if let Some(by) = by {
         item.insert("redacted".to_owned(), by.profile().name().into());

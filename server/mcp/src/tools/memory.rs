@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Tool;
 use crate::answer::{Page, clipped, field};
 use crate::arguments::{Arguments, Parameter, ParameterKind, ToolError};
-use crate::store::McpStore;
+use crate::store::{McpStore, ToolRight};
 
 /// Bytes of the evidence of one entry.
 const EVIDENCE_BYTES_MAX: usize = 4000;
@@ -63,7 +63,7 @@ pub(super) const RECALL: Tool = Tool {
             description: "Least score of an entry",
         },
     ],
-    writes: false,
+    right: ToolRight::Read,
     run: recall,
 };
 
@@ -82,7 +82,7 @@ pub(super) const REMEMBER: Tool = Tool {
         PRINCIPAL,
         CONVERSATION,
     ],
-    writes: true,
+    right: ToolRight::Record,
     run: remember,
 };
 
@@ -101,7 +101,9 @@ fn recall(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolErro
         across_conversations: arguments.is_set("across_conversations"),
         ..MemoryQuery::default()
     };
-    let hits = store.recall(&identity(arguments), question, &wanted)?;
+    // The question is redacted, too: else guesses of a removed value could be checked with it.
+    let question = store.redactor().map_or_else(|| question.to_owned(), |by| by.text(question));
+    let hits = store.recall(&identity(arguments), &question, &wanted)?;
     let (mut page, mut left_out) = (Page::default(), 0);
     for hit in &hits {
         let text = prompt_text(std::slice::from_ref(hit), Projection::default(), None);

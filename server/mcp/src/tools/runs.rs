@@ -11,10 +11,11 @@ use jiff::Timestamp;
 use memchr::memmem;
 use serde_json::{Map, Value, json};
 
-use super::{CURSOR, RUN, Tool, cursor_place, named_run};
+use super::blame::blame_item;
+use super::{CURSOR, RUN, Tool, cursor_place, named_run, newest_run};
 use crate::answer::{Page, clipped, field};
 use crate::arguments::{Arguments, Parameter, ParameterKind, ToolError};
-use crate::store::McpStore;
+use crate::store::{McpStore, ToolRight};
 
 /// Bytes of a frame's bodies that a tool reads.
 const FRAME_BYTES_MAX: u64 = 64 << 20;
@@ -99,7 +100,7 @@ pub(super) const SEARCH_RUNS: Tool = Tool {
         },
         CURSOR,
     ],
-    writes: false,
+    right: ToolRight::Read,
     run: search_runs,
 };
 
@@ -108,16 +109,16 @@ pub(super) const LAST_FAILED_RUN: Tool = Tool {
     title: "Last failed run",
     description: "Explains the newest run that failed or was abandoned: the frame to look at first, why it is severe, what its request added, its answer, the program's exit code and standard error.",
     parameters: &[],
-    writes: false,
+    right: ToolRight::Read,
     run: last_failed_run,
 };
 
 pub(super) const EXPLAIN_FAILURE: Tool = Tool {
     name: "explain_failure",
     title: "Explain a failure",
-    description: "Explains one run as last_failed_run does, and ranks the steps that may have caused the failure: a heuristic from the record alone.",
+    description: "Explains one run as last_failed_run does, and names the steps that may have caused the failure: suspects by a heuristic from the record alone and, if `annals blame` was run, what it measured.",
     parameters: &[RUN],
-    writes: false,
+    right: ToolRight::Read,
     run: explain_failure,
 };
 
@@ -126,13 +127,17 @@ pub(super) const GET_RUN: Tool = Tool {
     title: "Get a run",
     description: "One run: status, times, models, tokens, cost, and its frames with the beginning of each answer.",
     parameters: &[RUN, CURSOR],
-    writes: false,
+    right: ToolRight::Read,
     run: get_run,
 };
 
 fn search_runs(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolError> {
     let space = store.namespace()?;
     let filter = filter(arguments)?;
+    if store.redactor().is_some() && !filter.tags.is_empty() {
+        // Guesses of a removed value could be checked with it.
+        return Err(ToolError("a reader of redacted runs cannot search by tags".to_owned()));
+    }
     let limit = usize::try_from(arguments.number("limit").unwrap_or(RUNS_DEFAULT)).unwrap_or(usize::MAX);
     let mut after = match arguments.text("cursor") {
         None => None,
@@ -166,7 +171,7 @@ fn search_runs(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, Too
                     }
                 }
             }
-            if !page.push(run_item(&reader)) {
+            if !page.push(run_item(&reader, store.redactor())) {
                 break 'pages after;
             }
             after = Some(reader.info().uid);
@@ -244,22 +249,20 @@ impl TextSearch {
 
 fn last_failed_run(store: &dyn McpStore, _: &Arguments) -> Result<Value, ToolError> {
     let filter = RunFilter { statuses: vec![Status::Failed, Status::Abandoned], ..RunFilter::default() };
-    let mut after = None;
-    let space = store.namespace()?;
-    loop {
-        let page = space.page_runs(&filter, RunOrder::NewestFirst, after, 1)?;
-        match (page.runs.into_iter().next(), page.next) {
-            (Some(reader), _) => return explain(store, &reader),
-            (None, None) => return Ok(json!({ "run": null, "why": "no run failed or was abandoned" })),
-            (None, next) => after = next,
-        }
+    match newest_run(&store.namespace()?, &filter)? {
+        Some(reader) => explain(store, &reader),
+        None => Ok(json!({ "run": null, "why": "no run failed or was abandoned" })),
     }
 }
 
 fn explain_failure(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolError> {
-    let reader = named_run(&store.namespace()?, arguments, "run")?;
+    let space = store.namespace()?;
+    let reader = named_run(&space, arguments, "run")?;
     let mut answer = explain(store, &reader)?;
     answer["suspects"] = suspects(&reader, store.redactor())?;
+    if let Some(blame) = blame_item(&space, &reader, store.redactor()) {
+        answer["blame"] = blame;
+    }
     Ok(answer)
 }
 
@@ -281,18 +284,21 @@ fn suspects(reader: &RunReader, by: Option<&Redactor>) -> Result<Value, ToolErro
             json!({ "seq": step.seq, "agent": field(&step.agent), "score": step.score, "signals": signals })
         })
         .collect();
-    Ok(json!({ "heuristic": true, "steps": steps, "unreadable_frames": transcript.unread.len() }))
+    Ok(json!({
+        "how": "A heuristic: signals in the recorded texts. Nothing was run again.", "heuristic": true,
+        "steps": steps, "unreadable_frames": transcript.unread.len(),
+    }))
 }
 
 fn explain(store: &dyn McpStore, reader: &RunReader) -> Result<Value, ToolError> {
     let by = store.redactor();
-    let mut answer = json!({ "run": run_item(reader) });
+    let mut answer = json!({ "run": run_item(reader, by) });
     let Some(report) = failure_report(reader, by)? else {
         answer["why"] = "the run has no frames".into();
         return Ok(answer);
     };
     let frame = &report.frame;
-    let mut item = frame_item(&reader.frame_info(frame.seq)?, reader.info().started_ns);
+    let mut item = frame_item(&reader.frame_info(frame.seq)?, reader.info().started_ns, by);
     if let Some(summary) = answer_summary(&reader.frame(frame.seq)?, by, FAILURE_TEXT_BYTES_MAX + CUT_BYTES) {
         put_answer(&mut item, &summary);
     } else {
@@ -326,7 +332,7 @@ fn get_run(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolErr
     let reader = named_run(&store.namespace()?, arguments, "run")?;
     let frames = reader.info().frames;
     let first = cursor_place(arguments, 1)?;
-    let mut answer = run_item(&reader);
+    let mut answer = run_item(&reader, store.redactor());
     let used = annals_proxy::run_usage(&reader, &Prices::built_in());
     if !used.models.is_empty() {
         answer["models"] = used.models.iter().map(|model| field(model)).collect();
@@ -359,7 +365,7 @@ fn get_run(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolErr
 
 /// A frame in the list of a run's frames.
 fn listed_frame(reader: &RunReader, seq: u32, by: Option<&Redactor>) -> annals::Result<Value> {
-    let mut item = frame_item(&reader.frame_info(seq)?, reader.info().started_ns);
+    let mut item = frame_item(&reader.frame_info(seq)?, reader.info().started_ns, by);
     let frame = match read_frame(reader, seq) {
         // The index has the rest.
         Err(error) if error.kind() == ErrorKind::Invalid => {
@@ -447,8 +453,8 @@ pub(super) fn put_answer(item: &mut Map<String, Value>, summary: &ExchangeSummar
     }
 }
 
-/// What the index knows of a run.
-pub(super) fn run_item(reader: &RunReader) -> Value {
+/// What the index knows of a run, as the profile `by` shows it.
+pub(super) fn run_item(reader: &RunReader, by: Option<&Redactor>) -> Value {
     let info = reader.info();
     let mut item = json!({
         "run": field(&info.name), "status": info.status.name(), "severity": info.severity.name(),
@@ -463,8 +469,11 @@ pub(super) fn run_item(reader: &RunReader) -> Value {
         }
     }
     if !info.tags.is_empty() {
-        let tags: Vec<_> =
-            info.tags.iter().take(16).map(|(key, value)| field(&format!("{key}={value}"))).collect();
+        let tag = |(key, value): &(String, String)| match by {
+            Some(by) => field(&format!("{key}={}", by.text(value))),
+            None => field(&format!("{key}={value}")),
+        };
+        let tags: Vec<_> = info.tags.iter().take(16).map(tag).collect();
         item["tags"] = tags.into();
     }
     if let Some(point) = &info.parent {
@@ -473,8 +482,8 @@ pub(super) fn run_item(reader: &RunReader) -> Value {
     item
 }
 
-/// What a frame's record and metadata say.
-pub(super) fn frame_item(info: &FrameInfo, run_began_ns: u64) -> Map<String, Value> {
+/// What a frame's record and metadata say, as the profile `by` shows it.
+pub(super) fn frame_item(info: &FrameInfo, run_began_ns: u64, by: Option<&Redactor>) -> Map<String, Value> {
     let mut item = Map::new();
     let mut put = |key: &str, value: Value| item.insert(key.to_owned(), value);
     put("seq", info.seq.into());
@@ -494,7 +503,9 @@ pub(super) fn frame_item(info: &FrameInfo, run_began_ns: u64) -> Map<String, Val
     put("duration_ms", milliseconds(info.duration_ns));
     put("request_bytes", info.input_bytes.into());
     put("answer_bytes", info.output_bytes.into());
-    if let Ok(exchange) = serde_json::from_slice::<ExchangeMetadata>(&info.metadata) {
+    let metadata = by.map(|by| by.metadata(&info.metadata));
+    let metadata = metadata.as_ref().map_or(info.metadata.as_slice(), |shown| &*shown.bytes);
+    if let Ok(exchange) = serde_json::from_slice::<ExchangeMetadata>(metadata) {
         let status = exchange.http.status.map_or("no answer".to_owned(), |status| status.to_string());
         put("exchange", field(&format!("{}: {status}", exchange.http.call())));
         if let Some(model) = exchange.summary.get("model").and_then(Value::as_str) {

@@ -15,6 +15,7 @@ use super::text::LineIndex;
 use crate::nondet::{ExecChain, ExecTarget, chain};
 use crate::program::Program;
 use crate::variables::Variable;
+use annals_text::shell;
 
 /// The client's name if the program reads a variable without a client library.
 const ITSELF: &str = "the program itself";
@@ -396,18 +397,9 @@ impl InspectionDraft {
         }
         words.push("--".to_owned());
         words.extend(program.argv.iter().map(|word| word.to_string_lossy().into_owned()));
-        let r#try = words.iter().map(|word| shell_quote(word)).collect::<Vec<_>>().join(" ");
+        let r#try = words.iter().map(|word| shell::quote(word)).collect::<Vec<_>>().join(" ");
         InspectionVerdict { capture, likely, not: self.not.clone(), r#try }
     }
-}
-
-/// Quotes a word for a shell.
-fn shell_quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@%+,".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]
@@ -480,13 +472,5 @@ mod tests {
         let found = of("a.py", "import websockets\nimport openai\nclient.beta.realtime.connect(model='m')");
         let problems: Vec<_> = found.findings.iter().map(|finding| finding.problem).collect();
         assert_eq!(problems, [true, false]);
-    }
-
-    #[test]
-    fn shell_words_are_quoted() {
-        assert_eq!(
-            ["a.py", "", "a b", "it's", "$x"].map(shell_quote),
-            ["a.py", "''", "'a b'", "'it'\\''s'", "'$x'"]
-        );
     }
 }

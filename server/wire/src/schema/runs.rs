@@ -39,12 +39,13 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         ),
     command("runs", "run.fork", -2, WRITE)
         .arguments(
-            "run@seq [EDIT] [NAME name] [AGENT agent] [MODEL model] [SEVERITY severity] [METADATA json] \
+            "run@seq [EDIT] [END [NAMESPACE namespace]] [NAME name] [AGENT agent] [MODEL model] [SEVERITY severity] [METADATA json] \
              [STARTED nanoseconds] [TAG key value ...]",
         )
         .summary(
             "Begins a run that shares another run's frames up to this one. With EDIT, this frame is \
-             excluded, so that it can be recorded anew. Returns its name and uid.",
+             excluded, so that it can be recorded anew. With END, the new run ends at once, and no frame can be \
+             added; NAMESPACE needs a connection by a Unix socket. Returns its name and uid.",
         ),
     command("runs", "run.verify", 2, &["readonly", "whole"]).keys(1, 1, 1).arguments("run").summary(
         "Reads every frame of a run and verifies its hashes and links. An error DAMAGED at the first \
