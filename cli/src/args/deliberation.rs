@@ -79,7 +79,7 @@ pub(crate) struct DecisionsArgs {
     #[arg(long, value_name = "TAG")]
     pub(crate) tag: Vec<String>,
     /// Only decisions from this time on, as 2026-02-08T12:00:00Z
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = checked_time)]
     pub(crate) since: Option<String>,
     /// With --json, print each decision's deliberation
     #[arg(long, requires = "json")]
@@ -121,4 +121,12 @@ pub(crate) enum SpikeFormatArg {
 fn confidence(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| (0.0..=1.0).contains(number));
     number.ok_or_else(|| "a confidence must be a number from 0 to 1".to_owned())
+}
+
+/// A time as the queries of decisions take it.
+fn checked_time(text: &str) -> Result<String, String> {
+    match annals_deliberation::parse_iso(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("write a date and a time as 2026-02-08T12:00:00Z".to_owned()),
+    }
 }

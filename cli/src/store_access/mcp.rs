@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use annals::{Error, ErrorKind, Namespace, Result, RunReader, Store};
 use annals_deliberation::{Caller, Deliberation, Method};
-use annals_diagnostics::SessionDiagnostic;
+use annals_diagnostics::{Diagnostics, RecallWeights, SessionDiagnostic};
 use annals_mcp::{McpStore, ToolRight};
-use annals_memory::{Identity, Memory, MemoryHit, MemoryQuery};
+use annals_memory::{HitWeights, Identity, Memory, MemoryHit, MemoryQuery};
 use annals_server::ConfiguredEmbedder;
 use annals_server::profiles::Redactor;
 
@@ -74,10 +74,19 @@ impl McpStore for ToolStore {
     fn recall(&self, whose: &Identity, question: &str, wanted: &MemoryQuery<'_>) -> Result<Vec<MemoryHit>> {
         // Without a namespace the embedder caches no vectors, so that a read writes nothing.
         let embedder = ConfiguredEmbedder::from_environment(None)?;
-        match Memory::open(&self.namespace()?) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-            memory => memory?.recall(whose, question, &embedder, wanted),
-        }
+        let space = self.namespace()?;
+        let memory = match Memory::open(&space) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            memory => memory?,
+        };
+        let diagnostics = Diagnostics::find(&space)?;
+        let weights = diagnostics.as_ref().map(|diagnostics| RecallWeights {
+            diagnostics,
+            org: whose.tenant.as_deref(),
+            session: None,
+        });
+        let weights = weights.as_ref().map(|weights| weights as &dyn HitWeights);
+        memory.recall(whose, question, &embedder, &MemoryQuery { weights, ..*wanted })
     }
 
     fn allows(&self, right: ToolRight) -> bool {

@@ -94,6 +94,9 @@ fn bad_decisions_are_refused_with_exit_codes() {
     assert_eq!(bench.run("decisions").text(), "");
     assert_eq!(bench.run("decision 00000000").code, 4);
     assert_eq!(bench.run("decision 00000000 --review success").code, 4);
+    let since = bench.run("decisions --since yesterday");
+    assert!(since.code == 2 && since.stderr.contains("2026-02-08T12:00:00Z"), "{}", since.stderr);
+    assert_eq!(bench.run("decisions --since 2026-02-08T12:00:00Z").code, 0);
     assert_eq!(bench.run("decide x").code, 2, "a confidence is required");
     assert_eq!(bench.run("decide x --confidence 2").code, 2);
     assert_eq!(bench.run("decide x --confidence 1 --category cooking").code, 2);

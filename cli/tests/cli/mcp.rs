@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use serde_json::{Value, json};
 
 use super::CliBench;
+use crate::upstream::FakeUpstream;
 
 /// A client that sends one request at a time.
 struct McpClient {
@@ -127,4 +128,44 @@ fn calls_sent_without_waiting_keep_their_order() {
         assert_eq!(stored["deliberation_inputs_count"], 1, "round {round}: {stored}");
     }
     assert_eq!(client.end(), 0);
+}
+
+/// A fork shares frames; no program runs, and the answer has the command that would run it. Without `--write` there
+/// is no such tool.
+#[test]
+fn fork_run_over_mcp_gives_the_command_to_continue() {
+    let bench = CliBench::new();
+    let upstream = FakeUpstream::start();
+    assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
+    let file = bench.write(
+        "chat.jsonl",
+        json!({ "id": "chat", "reward": 0.0, "messages": [
+            { "role": "user", "content": "Where is it?" }, { "role": "assistant", "content": "Nowhere." },
+        ] })
+        .to_string(),
+    );
+    bench.run(&format!("import --format chat --status-from reward {file}")).ok();
+    let mut reader = McpClient::start(&bench, &["mcp"]);
+    let refused = reader.call("fork_run", json!({ "run": "chat", "seq": 1 }));
+    assert!(refused["content"][0]["text"].as_str().unwrap().contains("no tool \"fork_run\""), "{refused}");
+    assert_eq!(reader.end(), 0);
+    let mut client = McpClient::start(&bench, &["mcp", "--write"]);
+    let mut fork = |arguments: Value| {
+        let answer = client.call("fork_run", arguments);
+        assert_eq!(answer["isError"], false, "{answer}");
+        serde_json::from_str::<Value>(answer["content"][1]["text"].as_str().unwrap()).unwrap()
+    };
+    let imported = fork(json!({ "run": "chat", "seq": 1 }));
+    assert_eq!((&imported["fork"]["run"], &imported["fork"]["frames"]), (&json!("chat-shared-1"), &json!(1)));
+    assert_eq!(imported["program_was_run"], false);
+    assert_eq!(imported["to_continue"], Value::Null, "nothing recorded can continue");
+    let recorded = fork(json!({ "run": "r", "seq": 2 }));
+    let command = recorded["to_continue"].as_str().unwrap();
+    assert!(command.starts_with("annals --store /") && command.ends_with(" fork r@2"), "{command}");
+    // A daemon that holds the store makes the fork.
+    let daemon = bench.serve(&[]);
+    assert_eq!(fork(json!({ "run": "chat", "seq": 2, "name": "held" }))["fork"]["frames"], 2);
+    drop(daemon);
+    assert_eq!(client.end(), 0);
+    assert!(bench.run("runs").text().contains("chat-shared-1"));
 }

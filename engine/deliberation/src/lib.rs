@@ -45,6 +45,7 @@ use annals_store::sync::{Mutex, MutexGuard, rank};
 
 pub use calls::{Caller, Method, TextEmbedder};
 pub use decision::{CATEGORIES, MENTAL_STATES, OUTCOMES, STAKES};
+pub use times::parse_iso;
 pub use trace::{REASON_TYPES, Spelling};
 
 use decision::StoredDecision;

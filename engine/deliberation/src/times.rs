@@ -7,7 +7,8 @@ pub(crate) fn iso_micros(ns: u64) -> String {
 }
 
 /// Nanoseconds since 1970 of an ISO 8601 time with date, time and an optional offset (none means UTC).
-pub(crate) fn parse_iso(text: &str) -> Option<i128> {
+#[must_use]
+pub fn parse_iso(text: &str) -> Option<i128> {
     let bytes = text.as_bytes();
     if !text.is_ascii() || bytes.len() < 19 {
         return None;

@@ -135,6 +135,20 @@ fn decision_consumes_and_later_inputs_belong_to_the_next() {
     assert_eq!(bench.record(decision("Three")).1["deliberation"], Value::Null);
 }
 
+/// What was consumed, and what ended, does not come back with the store.
+#[test]
+fn consumed_inputs_stay_consumed_after_reopening() {
+    let bench = Bench::new();
+    bench.query("taken");
+    assert_eq!(bench.record(decision("One")).0["deliberation_inputs_count"], 1);
+    bench.query("waits");
+    let bench = bench.opened_again();
+    assert_eq!(bench.waiting(), [("rpc:x".to_owned(), 1)]);
+    let (_, read) = bench.record(decision("Two"));
+    assert_eq!(texts(&read["deliberation"]["inputs"], "text"), ["Queried 'waits': 1 results (keyword)"]);
+    assert_eq!(bench.opened_again().record(decision("Three")).1["deliberation"], Value::Null);
+}
+
 /// Keys as the source has them, and the order of consumption.
 #[test]
 fn scopes_have_their_own_trackers_and_are_merged() {

@@ -176,6 +176,13 @@ fn reviews_set_the_outcome_and_keep_earlier_ones() {
     assert_eq!(read["lessons"], Value::Null, "a review replaces the one before as a whole");
     let earlier = &read["earlier_reviews"][0];
     assert_eq!((&earlier["outcome"], &earlier["lessons"]), (&json!("failure"), &json!(["measure"])));
+    // A client that lost the answer sends its review again: it is one review.
+    bench.sim.advance_ns(1_000_000_000);
+    bench.call(Method::ReviewOutcome, json!({ "id": id, "outcome": "success" }));
+    assert_eq!(bench.read(id), read);
+    bench.call(Method::ReviewOutcome, json!({ "id": id, "outcome": "success", "actualResult": "fast" }));
+    assert_eq!(bench.read(id)["earlier_reviews"].as_array().unwrap().len(), 2);
+    let read = bench.read(id);
     assert_eq!(bench.opened_again().read(id), read);
 }
 

@@ -3,7 +3,7 @@
 use annals_deliberation::Method;
 use serde_json::{Map, Value, json};
 
-use super::{bodies, events, replays};
+use super::{bodies, events, mcp, replays};
 use annals_wire::schema::routes::{HttpRoute, HttpVerb, MemberKind, ROUTES, ReplyShape, WordSource};
 use annals_wire::schema::schemas;
 
@@ -39,6 +39,13 @@ pub(super) fn document(is_open: bool) -> Value {
         add_operation(&mut paths, path, "post", otlp_operation(id, summary));
     }
     add_operation(&mut paths, "/v1/cstp", "post", cstp_operation());
+    for (verb, id, summary) in [
+        ("post", "mcp", "Tools for agents: a message of the Model Context Protocol over streamable HTTP."),
+        ("get", "mcpStream", "The stream of a session's server on which no message comes yet."),
+        ("delete", "endMcp", "Ends a session."),
+    ] {
+        add_operation(&mut paths, mcp::PATH, verb, mcp_operation(verb, id, summary));
+    }
     for (path, id, summary) in [
         ("/healthz", "alive", "Liveness check. Needs no token."),
         ("/readyz", "ready", "Readiness check: 503 if the store does not accept writes. Needs no token."),
@@ -287,6 +294,21 @@ fn cstp_operation() -> Value {
     let summary = "Decisions of agents by JSON-RPC 2.0: one call, or a batch of at most 1000.";
     let mut operation = operation_object("cstp", summary, Vec::new(), responses);
     operation["requestBody"] = json!({ "required": true, "content": one_or_many(call) });
+    operation
+}
+
+fn mcp_operation(verb: &str, id: &str, summary: &str) -> Value {
+    let stream = json!({ "text/event-stream": { "schema": { "type": "string" } } });
+    let responses = match verb {
+        "delete" => json!({ "202": { "description": "The session has ended." } }),
+        _ => json!({ "200": { "description": "Events with messages of the protocol.", "content": stream } }),
+    };
+    let session = json!({ "name": "Mcp-Session-Id", "in": "header", "schema": { "type": "string" } });
+    let mut operation = operation_object(id, summary, vec![session], responses);
+    if verb == "post" {
+        operation["responses"]["202"] = json!({ "description": "The message needs no answer." });
+        operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": { "type": "object" } } } });
+    }
     operation
 }
 

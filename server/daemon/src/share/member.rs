@@ -1,6 +1,6 @@
 //! The commands of one recorder connection: commands in, replies out. Independent of sockets.
 //!
-//! The commands are those of [`RecorderCommand`].
+//! The commands are those of [`RecorderCommand`], the methods of decisions, and a fork that ends at once.
 //! An error names its kind: `-CONFLICT run "r" exists already`.
 
 use std::collections::HashMap;
@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use annals::{Durability, ErrorKind, Namespace, Run, Status, Store, kv::StoredBlob, runs::OpenFrame};
+use annals::{
+    Durability, ErrorKind, Namespace, Run, RunSpec, Status, Store, kv::StoredBlob, runs::OpenFrame,
+};
 use annals_deliberation::{Caller, Deliberation, Method};
 use annals_diagnostics::{Diagnostics, SessionDiagnostic, SessionResult};
 use annals_memory::{Embedder, Memory, SnapshotOptions};
@@ -88,6 +90,9 @@ impl RecorderSession {
         if let Some(method) = method_of(name) {
             return self.call_decisions(method, arguments);
         }
+        if name == "RUN.FORK" {
+            return self.share_frames(arguments);
+        }
         let Some(command) = RecorderCommand::find(name) else { return self.execute_upkeep(name, arguments) };
         match command {
             RecorderCommand::Ping => Ok(Reply::Simple("PONG".into())),
@@ -126,6 +131,27 @@ impl RecorderSession {
         let caller = Caller { session: session.as_deref(), ..Caller::new("owner") };
         let answer = call_embedded(&decisions, Some(&embedder), &caller, method, &params)?;
         Ok(Reply::Bulk(answer.into_bytes()))
+    }
+
+    /// A fork that ends at once, as the daemon's `RUN.FORK run@seq END` makes it.
+    fn share_frames(&self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+        let _writer = self.enter_writer()?;
+        let point = arguments.text("a fork point")?;
+        let parsed = point.rsplit_once('@').and_then(|(run, at)| Some((run, at.parse::<u32>().ok()?)));
+        let (run, at) = parsed.ok_or_else(|| invalid("a fork point is written run@seq".to_owned()))?;
+        if arguments.option().as_deref() != Some("END") || arguments.option().as_deref() != Some("NAMESPACE")
+        {
+            let why = "a recorder only makes forks that END at once, in a NAMESPACE".to_owned();
+            return Err(invalid(why));
+        }
+        let space = self.store.namespace(&arguments.text("NAMESPACE")?)?;
+        let spec = arguments.run_options(RunSpec::default(), &["NAME"])?;
+        let fork = space.prepare_fork(run, at, false, spec)?;
+        let mut batch = fork.batch()?;
+        batch.durability(Durability::Disk);
+        batch.end(Status::Ok)?;
+        batch.commit()?;
+        Ok(ok())
     }
 
     /// A command that records nothing. It ends with the host: a recorder does not wait for others.

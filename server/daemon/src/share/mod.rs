@@ -16,7 +16,7 @@
 //! recorder's connection, and what is not acknowledged), `remote` (runs and frames over a link), `ask` (one command
 //! to the process that holds the store), `shared` (either side).
 //!
-//! Out of scope: forks, keys and cached answers do not go through the socket. The mode of the socket file
+//! Out of scope: keys, cached answers, and forks that go on do not go through the socket. The mode of the socket file
 //! alone decides which users may connect.
 
 mod ask;
