@@ -315,7 +315,7 @@ fn memory_tools_store_and_find() {
     let reader = bench.server();
     assert!(refused(&reader, "remember", entry.clone()).starts_with("there is no tool"));
     let writer = bench.server_of(None, true);
-    let stored = writer.call("remember", entry.as_object().unwrap().clone());
+    let stored = crate::server::call(&writer, "remember", entry.as_object().unwrap().clone());
     if let Err(error) = &stored {
         panic!("{}", error.0);
     }
