@@ -71,7 +71,20 @@ impl McpStore for ToolStore {
         self.redactor.as_ref()
     }
 
-    fn recall(&self, whose: &Identity, question: &str, wanted: &MemoryQuery<'_>) -> Result<Vec<MemoryHit>> {
+    fn recall(
+        &self,
+        whose: &Identity,
+        question: &str,
+        wanted: &MemoryQuery<'_>,
+        session: Option<&str>,
+    ) -> Result<Vec<MemoryHit>> {
+        if session.is_some() {
+            let door = StoreAccess::open_existing_to_write(&self.root, &self.namespace, self.wait);
+            let door = door.map_err(refusal)?;
+            let hits = door.recall(whose, question, wanted, session).map_err(refusal)?;
+            door.close().map_err(refusal)?;
+            return Ok(hits);
+        }
         // Without a namespace the embedder caches no vectors, so that a read writes nothing.
         let embedder = ConfiguredEmbedder::from_environment(None)?;
         let space = self.namespace()?;

@@ -27,7 +27,8 @@ pub trait McpStore: Send + Sync + 'static {
     /// The redaction profile of the reader; `None` if the reader sees what was recorded.
     fn redactor(&self) -> Option<&Redactor>;
 
-    /// Finds the memory entries that answer a question.
+    /// Finds the memory entries that answer a question, in the order of their weights. With a session, which takes
+    /// the right to record, logs the candidates and what the session is given.
     ///
     /// # Errors
     /// As [`annals_memory::Memory::recall`].
@@ -36,6 +37,7 @@ pub trait McpStore: Send + Sync + 'static {
         whose: &Identity,
         question: &str,
         wanted: &MemoryQuery<'_>,
+        session: Option<&str>,
     ) -> annals::Result<Vec<MemoryHit>>;
 
     /// Whether the reader may use tools that need this right.

@@ -31,6 +31,7 @@ impl McpStore for TestStore {
         whose: &Identity,
         question: &str,
         wanted: &MemoryQuery<'_>,
+        _: Option<&str>,
     ) -> annals::Result<Vec<MemoryHit>> {
         Memory::open(&self.space)?.recall(whose, question, &WordEmbedder, wanted)
     }

@@ -137,13 +137,20 @@ impl McpStore for GrantedStore {
         whose: &Identity,
         question: &str,
         wanted: &MemoryQuery<'_>,
+        session: Option<&str>,
     ) -> annals::Result<Vec<MemoryHit>> {
         let tenant = &self.grant.tenant;
-        let diagnostics = tenant.existing_diagnostics()?;
+        let diagnostics = match session {
+            Some(_) => {
+                self.daemon.store.check_writer()?;
+                Some(tenant.diagnostics()?)
+            }
+            None => tenant.existing_diagnostics()?,
+        };
         let weights = diagnostics.as_ref().map(|diagnostics| RecallWeights {
             diagnostics,
             org: whose.tenant.as_deref(),
-            session: None,
+            session,
         });
         let weights = weights.as_ref().map(|weights| weights as &dyn HitWeights);
         let wanted = MemoryQuery { weights, ..*wanted };

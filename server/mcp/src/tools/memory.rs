@@ -62,6 +62,12 @@ pub(super) const RECALL: Tool = Tool {
             is_required: false,
             description: "Least score of an entry",
         },
+        Parameter {
+            name: "session",
+            kind: ParameterKind::Text,
+            is_required: false,
+            description: "Id of the session that asks: what it is given is logged for diagnose_session; needs the right to write",
+        },
     ],
     right: ToolRight::Read,
     run: recall,
@@ -103,7 +109,11 @@ fn recall(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolErro
     };
     // The question is redacted, too: else guesses of a removed value could be checked with it.
     let question = store.redactor().map_or_else(|| question.to_owned(), |by| by.text(question));
-    let hits = store.recall(&identity(arguments), &question, &wanted)?;
+    let session = arguments.text("session");
+    if session.is_some() && !store.allows(ToolRight::Record) {
+        return Err(ToolError("recall with a session logs what it gives, and you may not write".to_owned()));
+    }
+    let hits = store.recall(&identity(arguments), &question, &wanted, session)?;
     let (mut page, mut left_out) = (Page::default(), 0);
     for hit in &hits {
         let text = prompt_text(std::slice::from_ref(hit), Projection::default(), None);

@@ -183,6 +183,8 @@ fn rights_of_the_token_decide_over_tools() {
     assert_eq!(searched["runs"], json!([]));
     let guess = redacted.call("search_runs", json!({ "tags": ["mail=ann@example.com"] })).unwrap_err();
     assert!(guess.contains("cannot search by tags"), "{guess}");
+    let logged = api.mcp("reader").call("recall", json!({ "question": "q", "session": "s1" })).unwrap_err();
+    assert!(logged.contains("you may not write"), "{logged}");
     // A reader's questions are no inputs: it has no decision that would take them.
     api.mcp("reader").call("query_decisions", json!({ "query": "q" })).unwrap();
     let tracked = api.bench.client().ask(&[b"delib.tracked"]);
