@@ -22,6 +22,7 @@ pub use annals_daemon::{
     parse_expiry_ns, revoke_token, rotate_token, serve, time_text, write_witness,
 };
 pub use annals_formats::otlp::is_ingested;
+pub use annals_page::report;
 pub use annals_policy::body_path::BodyPath;
 pub use annals_policy::exchange::{ExchangeMetadata, Headers, HttpExchange, VolatileExchange};
 pub use annals_policy::rules::{POLICY_BYTES_MAX, RULES_BYTES_MAX, RulesError, RulesFile, parse_policy};

@@ -111,6 +111,10 @@ fn print_addresses(began: &StartedDaemon) {
     if let Some(token) = &began.token {
         print_note(format_args!("the token, which is shown only once: {token}"));
     }
+    if let Some(page) = &began.page {
+        let once = if began.is_open { "" } else { ", once and within 10 minutes" };
+        print_note(format_args!("the page, in a browser{once}: {page}"));
+    }
     print_note("ready");
     notify_ready();
 }

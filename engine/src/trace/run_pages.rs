@@ -207,6 +207,29 @@ impl Namespace {
         }
     }
 
+    /// The living runs that were forked from a run, oldest first, at most `count`.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn forks(&self, uid: RunUid, count: usize) -> Result<Vec<RunReader>> {
+        let core = self.store.core();
+        let list = RunList(vec![run_keys::forks(uid)]);
+        let (mut runs, mut last) = (Vec::new(), None);
+        loop {
+            let (uids, more) = list.read(core, last, RunOrder::OldestFirst)?;
+            for uid in uids {
+                if runs.len() >= count {
+                    return Ok(runs);
+                }
+                last = Some(uid);
+                runs.extend(self.admitted_run(&RunFilter::default(), uid)?);
+            }
+            if !more {
+                return Ok(runs);
+            }
+        }
+    }
+
     /// Opens a run if it lives and the filter selects it.
     fn admitted_run(&self, filter: &RunFilter, uid: RunUid) -> Result<Option<RunReader>> {
         let core = self.store.core();

@@ -18,7 +18,7 @@
 //! - Data: `tenant` (a served namespace), `databases` (keys and their expiry), `value_cache`, `cursors` and
 //!   `glob` (scans), `stream_entries` (rows of XADD), `open_runs` (runs being recorded), `replay` (a run that
 //!   answers a connection), `proxy_runs` (runs of the proxy).
-//! - Beside the requests: `schedules` (sweeps, witnesses, backups), `background` (remembers ended runs), `operations` (records what operators do),
+//! - Beside the requests: `schedules` (sweeps, witnesses, backups), `background` (remembers ended runs), `operations` (records what operators do), `page_sessions` (browsers that use the page),
 //!   `slow_log`, `witness` (checkpoints kept in a folder), `backups` (of the store, kept in a folder).
 //! - Other doors: `http` (the same commands over HTTP), `share` (several recorders of one store).
 //!
@@ -47,6 +47,7 @@ mod http;
 mod login_limits;
 mod open_runs;
 mod operations;
+mod page_sessions;
 mod perform;
 mod proxy_runs;
 mod reload;

@@ -47,6 +47,8 @@ pub struct StartedDaemon {
     pub is_open: bool,
     /// Whether TCP and HTTP require TLS.
     pub has_tls: bool,
+    /// The address of the debugger page; where a token is needed, a link that logs in once. Never logged.
+    pub page: Option<String>,
 }
 
 impl StartedDaemon {
@@ -127,6 +129,9 @@ pub fn serve(
             reloads.then(|| reload_on_hangup(daemon.clone(), namespace, serving, new_tls)).transpose();
         let reloader = reloader.map_err(|cause| system_error("cannot handle SIGHUP", cause))?;
         let doors = DaemonListeners::open(root, serving, &places).await?;
+        if let Some(address) = doors.http.as_ref().and_then(|listener| listener.local_addr().ok()) {
+            daemon.page.set_address(page_address(address, has_tls));
+        }
         let began_at = StartedDaemon {
             sockets: doors.unix.iter().map(|(_, listening)| listening.place.clone()).collect(),
             tcp: doors.tcp.as_ref().and_then(|listener| listener.local_addr().ok()),
@@ -134,6 +139,7 @@ pub fn serve(
             token: made,
             is_open: !asks,
             has_tls,
+            page: daemon.page_link(asks)?,
         };
         began_at.log();
         began(&began_at);
@@ -163,6 +169,15 @@ pub fn serve(
     drop(runtime);
     listened?;
     Ok(store.close()?)
+}
+
+/// The address of the page of a daemon that listens here.
+fn page_address(address: SocketAddr, has_tls: bool) -> String {
+    let scheme = if has_tls { "https" } else { "http" };
+    match address.ip().is_unspecified() {
+        true => format!("{scheme}://127.0.0.1:{}/", address.port()),
+        false => format!("{scheme}://{address}/"),
+    }
 }
 
 fn system_error(what: &str, cause: std::io::Error) -> ServeError {

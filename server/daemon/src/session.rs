@@ -16,6 +16,7 @@ use super::cursors::ScanCursors;
 use super::databases::Databases;
 use super::login_limits::LoginLimits;
 use super::operations::OperationLog;
+use super::page_sessions::PageSessions;
 use super::replay::{ConnectionReplay, ReplayMemory};
 use super::slow_log::{CommandName, SlowLog};
 use super::stream_entries::StreamEntries;
@@ -50,6 +51,8 @@ const WHOLE_MAX: usize = 2;
 /// The state shared by all connections.
 #[derive(Debug)]
 pub(super) struct Daemon {
+    /// Browsers that use the page.
+    pub(super) page: PageSessions,
     pub(super) store: annals::Store,
     pub(super) io: Arc<dyn Io>,
     /// Serves the connections of Redis clients and settles writes.
@@ -244,6 +247,7 @@ impl Daemon {
             whole: Semaphore::new(WHOLE_MAX),
             replayed: ReplayMemory::default(),
             open_frames: Arc::default(),
+            page: PageSessions::default(),
             behind: Arc::default(),
         }
     }
@@ -312,6 +316,19 @@ impl Daemon {
             token: None,
             expires_ns: None,
         })
+    }
+
+    /// The address of the page; with a one-time login where clients need a token (`asks`). `None` without HTTP.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub(super) fn page_link(&self, asks: bool) -> annals::Result<Option<String>> {
+        let Some(address) = self.page.address() else { return Ok(None) };
+        if !asks {
+            return Ok(Some(address.to_owned()));
+        }
+        let code = self.page.make_code(&*self.io)?;
+        Ok(Some(format!("{address}#/login/{code}")))
     }
 
     /// The rights for a login from `peer`, an address; `user` is the token's name, or `default`. `None` for a

@@ -12,6 +12,7 @@ mod memory;
 mod nondet;
 mod parse;
 mod retention;
+mod run_review;
 mod runs;
 mod scripts;
 mod server;
@@ -37,6 +38,7 @@ pub(super) const HANDLERS: &[&[(&str, CommandHandler)]] = &[
     scripts::HANDLERS,
     server::HANDLERS,
     runs::HANDLERS,
+    run_review::HANDLERS,
     frames::HANDLERS,
     nondet::HANDLERS,
     snapshots::HANDLERS,

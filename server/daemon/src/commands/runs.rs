@@ -2,6 +2,7 @@
 //!
 //! A run is identified by its name. Any connection may add to a run that was begun here, until RUN.END.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use annals::runs::{RunFilter, RunOrder};
@@ -16,13 +17,18 @@ use crate::replay::ConnectionReplay;
 use crate::session::HeldCommand;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult, wrong_arity};
 use annals_policy::profiles::Redactor;
+use annals_policy::providers::{Cost, Prices};
+use annals_proxy::{RunUsage, run_usage};
 use annals_wire::resp::Reply;
+use serde_json::json;
 
 /// Maximum total length of a run's agent, model and tags, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 /// Default and maximum number of runs that one RUN.LIST returns.
 const LISTED: usize = 100;
 const LISTED_MAX: usize = 10_000;
+/// Maximum number of runs that one RUN.LIST returns with their usage, for which it reads their frames' metadata.
+const LISTED_WITH_USAGE_MAX: usize = 1000;
 /// Maximum number of pages of the engine that one RUN.LIST reads.
 const PAGES_MAX: usize = 10;
 /// Default and maximum number of frames that one RUN.TAIL returns, and their maximum bytes.
@@ -133,7 +139,7 @@ fn end(call: &mut CommandCall<'_, '_>) -> CommandResult {
 
 /// The properties of a run. A redacted reader does not get the fingerprint, because guesses of the content
 /// could be checked against it.
-fn run_fields(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Reply, Reply)> {
+pub(super) fn run_fields(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Reply, Reply)> {
     let number = |name: &str, number: u64| field(name, integer_reply(number));
     let tags = info.tags.iter().map(|(key, value)| match redactor {
         Some(redactor) => (Reply::text(key), Reply::text(redactor.text(value))),
@@ -172,6 +178,7 @@ fn list(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (mut filter, mut order, mut count, mut after) =
         (RunFilter::default(), RunOrder::OldestFirst, LISTED, None);
     let redactor = call.daemon.redactor(call.session)?;
+    let mut prices = None;
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let mut options = call.rest(1).iter();
     while let Some(option) = options.next() {
@@ -209,9 +216,19 @@ fn list(call: &mut CommandCall<'_, '_>) -> CommandResult {
             count = number::<usize>(value)?.clamp(1, LISTED_MAX);
         } else if word_is(option, "FROM") {
             after = Some(number::<u64>(value)?).filter(|uid| *uid > 0).map(RunUid);
+        } else if word_is(option, "WITH") {
+            if !word_is(value, "USAGE") {
+                return Err("ERR a list of runs comes with usage, or without".into());
+            }
+            prices = Some(Prices::built_in());
         } else {
             return Err(syntax());
         }
+    }
+    let mut pins = BTreeMap::new();
+    if prices.is_some() {
+        count = count.min(LISTED_WITH_USAGE_MAX);
+        pins.extend(call.work.namespace().pins()?.into_iter().map(|pin| (pin.uid, pin.why)));
     }
     let (mut found, mut bytes) = (Vec::new(), 0);
     'pages: for _ in 0..PAGES_MAX {
@@ -221,7 +238,15 @@ fn list(call: &mut CommandCall<'_, '_>) -> CommandResult {
         while let Some(run) = runs.next() {
             let info = run.info();
             bytes += info.tags.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-            found.push(Reply::Map(run_fields(info, redactor.as_deref())));
+            let mut about = run_fields(info, redactor.as_deref());
+            if let Some(prices) = &prices {
+                about.push(field("usage", usage_reply(&run_usage(run, prices))));
+                if let Some(why) = pins.get(&info.uid) {
+                    let why = redactor.as_ref().map_or_else(|| why.clone(), |redactor| redactor.text(why));
+                    about.push(field("pinned", Reply::text(why)));
+                }
+            }
+            found.push(Reply::Map(about));
             if bytes >= REPLY_BYTES_MAX {
                 if runs.peek().is_some() {
                     after = Some(info.uid);
@@ -235,6 +260,19 @@ fn list(call: &mut CommandCall<'_, '_>) -> CommandResult {
     }
     let cursor = after.map_or(0, |uid| uid.0);
     Ok(Reply::Array(vec![Reply::text(cursor.to_string()), Reply::Array(found)]))
+}
+
+/// Models, tokens and cost of a run. JSON, because RESP2 has no real numbers.
+fn usage_reply(used: &RunUsage) -> Reply {
+    let Cost { dollars, priced, unpriced } = used.cost;
+    let dollars = (priced > 0).then_some(dollars);
+    Reply::Json(
+        json!({
+            "models": used.models, "input": used.input, "output": used.output, "dollars": dollars,
+            "unpriced": unpriced, "unreadable": used.unreadable,
+        })
+        .to_string(),
+    )
 }
 
 fn fork(call: &mut CommandCall<'_, '_>) -> CommandResult {

@@ -26,6 +26,10 @@ impl ServerHosts {
         Self { port, has_tls, own, allowed: allowed.to_vec() }
     }
 
+    pub(super) fn has_tls(&self) -> bool {
+        self.has_tls
+    }
+
     pub(super) fn port(&self) -> u16 {
         self.port
     }

@@ -5,11 +5,11 @@
 //! runs (`annals_proxy::proxy`).
 //!
 //! Layout: `json` (JSON to commands, replies to JSON), `bodies` (streamed bodies), `events` (server-sent events), `framing` (requests with two lengths), `replays` (replays that
-//! span several requests), `mcp` (tools for agents), `traces` (OTLP), `monitoring` (liveness, metrics), `openapi` (the description of
+//! span several requests), `mcp` (tools for agents), `page` (the debugger page and its login), `traces` (OTLP), `monitoring` (liveness, metrics), `openapi` (the description of
 //! the API), `problem` (errors), `hosts` (names of this server), `stall` (peers that do not read). The routes are the table
 //! `annals_wire::schema::routes`.
 //!
-//! A client needs a token (`Authorization: Bearer`). Requests from browser pages of other origins are
+//! A client needs a token (`Authorization: Bearer`), or a session of the page. Requests from browser pages of other origins are
 //! refused: the host must be this server, by a loopback address or a name that the configuration allows, and so
 //! must the origin, if there is one.
 
@@ -24,6 +24,7 @@ mod json;
 mod mcp;
 mod monitoring;
 mod openapi;
+mod page;
 mod problem;
 mod replays;
 mod stall;
@@ -116,6 +117,9 @@ pub(super) struct HttpShared {
     streams: Arc<Semaphore>,
     replays: HttpReplays,
     mcp: McpHttp,
+    /// The name of the cookie of the page's sessions: browsers send the cookies of a host to all its ports.
+    session_cookie: String,
+    has_tls: bool,
 }
 
 impl HttpApi {
@@ -139,6 +143,8 @@ impl HttpApi {
             streams: Arc::new(Semaphore::new(events::STREAMS_MAX)),
             replays: HttpReplays::default(),
             mcp: McpHttp::new(BODY_BYTES_MAX),
+            session_cookie: format!("annals-{}", hosts.port()),
+            has_tls: hosts.has_tls(),
         });
         let mut router = Router::new();
         for route in ROUTES {
@@ -164,6 +170,7 @@ impl HttpApi {
         let router = cstp::routes(router);
         let router = mcp::routes(router);
         let router = events::routes(router);
+        let router = page::routes(router);
         let router = monitoring::routes(router)
             .route("/openapi.json", get(describe_api))
             .fallback(async || HttpProblem::not_found("no such route: see /openapi.json"))
@@ -301,6 +308,9 @@ impl HttpShared {
             problem.with_header("www-authenticate", HeaderValue::from_static("Bearer"))
         };
         let Some(header) = request.headers().get(AUTHORIZATION) else {
+            if self.has_page_session(request.headers()) {
+                return Ok(self.daemon.owner()?);
+            }
             return self.anonymous_grant.clone().ok_or_else(told);
         };
         let (scheme, token) = header.as_bytes().split_at_checked(7).ok_or_else(told)?;

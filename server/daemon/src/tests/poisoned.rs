@@ -117,6 +117,12 @@ const READS: &str = "
     xinfo stream s
     run.get r
     run.list
+    run.list with usage
+    run.failure done
+    run.suspect done
+    run.blame done
+    run.diff done done
+    run.forks done
     run.verify done
     run.tail r
     run.replay done question restart

@@ -183,6 +183,7 @@ pub const ROUTES: &[HttpRoute] = &[
             Query("order", "ORDER", MemberKind::OneOf(&["oldest", "newest"])),
             Query("count", "COUNT", Number),
             Query("from", "FROM", Number),
+            Query("with", "WITH", MemberKind::OneOf(&["usage"])),
         ])
         .gives(ReplyShape::Page("runs", ReplySchema::Runs))
         .summary(
@@ -206,6 +207,26 @@ pub const ROUTES: &[HttpRoute] = &[
         .words(&[Path("run")])
         .gives(ReplyShape::Json(ReplySchema::Run))
         .summary("The properties of a run."),
+    get("/v1/runs/{run}/failure", "runFailure", "run.failure")
+        .words(&[Path("run")])
+        .gives(ReplyShape::Found(ReplySchema::Object))
+        .summary("The frame of a run to read first, and why the run failed."),
+    get("/v1/runs/{run}/suspect", "suspectSteps", "run.suspect")
+        .words(&[Path("run")])
+        .gives(ReplyShape::Json(ReplySchema::Array))
+        .summary("The steps of a run, the most suspect first: a heuristic from the record alone."),
+    get("/v1/runs/{run}/blame", "runBlame", "run.blame")
+        .words(&[Path("run")])
+        .gives(ReplyShape::Found(ReplySchema::Object))
+        .summary("The stored blame of a run: its rows, best first."),
+    get("/v1/runs/{run}/diff", "diffRuns", "run.diff")
+        .words(&[Path("run"), RequiredQuery("with", Text)])
+        .gives(ReplyShape::Json(ReplySchema::Object))
+        .summary("The frames of two runs in pairs: the same, changed, or in one of them only."),
+    get("/v1/runs/{run}/forks", "runForks", "run.forks")
+        .words(&[Path("run")])
+        .gives(ReplyShape::Named("runs", ReplySchema::Runs))
+        .summary("The first origin of a run, and all living forks that come from it, parents before forks."),
     post("/v1/runs/{run}/end", "endRun", "run.end")
         .words(&[Path("run"), OptionalValue("status", LAST_STATUS)])
         .summary("Ends a run that was begun here; the default status is `ok`."),

@@ -30,12 +30,45 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
     command("runs", "run.list", -1, REDACTS)
         .arguments(
             "[STATUS open|ok|failed|abandoned] [SEVERITY severity] [AGENT agent] [MODEL model] [TAG key=value] \
-             [SINCE nanoseconds] [UNTIL nanoseconds] [ORDER oldest|newest] [COUNT count] [FROM cursor]",
+             [SINCE nanoseconds] [UNTIL nanoseconds] [ORDER oldest|newest] [COUNT count] [FROM cursor] [WITH usage]",
         )
         .summary(
             "Returns a cursor and the runs that match, oldest first. Pass the cursor to continue; it is 0 at the end. \
              A page may be short or empty before the end. SINCE and UNTIL are times since 1970 between which a run \
-             began. A reader of redacted runs cannot use TAG.",
+             began. WITH usage adds models, tokens and cost from the frames' metadata (at most 1,000 runs a page), and the \
+             pin. A reader of redacted runs cannot use TAG.",
+        ),
+    command("runs", "run.failure", 2, REDACTS)
+        .keys(1, 1, 1)
+        .arguments("run")
+        .summary(
+            "Returns the frame of a run to read first, and why: `seq`, `why`, `status_code`, `exit_code`, `signal`. \
+             Nil if the run has no frames.",
+        ),
+    command("runs", "run.suspect", 2, &["readonly", "whole", "redacts"])
+        .keys(1, 1, 1)
+        .arguments("run")
+        .summary(
+            "Returns the steps of a run as JSON, the most suspect first: `seq`, `agent`, `component`, `score`, \
+             `signals`. A heuristic from the record alone.",
+        ),
+    command("runs", "run.blame", 2, READ)
+        .keys(1, 1, 1)
+        .arguments("run")
+        .summary("Returns the stored blame of a run as JSON: `state`, `rows`, `pairs`, `spent`. Nil if there is none."),
+    command("runs", "run.diff", 3, &["readonly", "whole", "redacts"])
+        .keys(1, 2, 1)
+        .arguments("run other")
+        .summary(
+            "Returns the frames of two runs in pairs as JSON: `kind` (`same`, `changed`, `dropped`, `added`), `a`, `b`, \
+             and of changed ones `input`, `output` (which bytes differ) and `says_same`.",
+        ),
+    command("runs", "run.forks", 2, REDACTS)
+        .keys(1, 1, 1)
+        .arguments("run")
+        .summary(
+            "Returns the run from which a run was forked first, and all living forks that come from it, parents \
+             before their forks; at most 1,000.",
         ),
     command("runs", "run.fork", -2, WRITE)
         .arguments(

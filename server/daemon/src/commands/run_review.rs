@@ -1,0 +1,131 @@
+//! Runs as a reader of a failure asks about them: which frame failed, which steps are suspect or to blame, how two
+//! runs differ, and what was forked from them.
+
+use std::collections::VecDeque;
+
+use annals::RunReader;
+use annals_blame::load_blame;
+use annals_blame::ranking::{pairs, rows};
+use annals_policy::exchange::ExchangeMetadata;
+use annals_review::suspect::{self, Transcript, Weights};
+use annals_review::{FramePair, align, failure_report};
+use annals_wire::resp::Reply;
+use serde_json::{Value, json};
+
+use super::parse::{field, integer_reply, run_name, run_reader};
+use super::runs::run_fields;
+use crate::command_table::CommandHandler;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult};
+
+/// Maximum number of runs that RUN.FORKS returns.
+const FORKS_MAX: usize = 1000;
+/// Maximum number of ancestors that RUN.FORKS looks for.
+const ANCESTORS_MAX: usize = 10_000;
+
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
+    ("run.failure", failure),
+    ("run.suspect", suspect_steps),
+    ("run.blame", blame),
+    ("run.diff", diff),
+    ("run.forks", forks),
+];
+
+fn failure(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let redactor = call.daemon.redactor(call.session)?;
+    let Some(report) = failure_report(&run_reader(call, 1)?, redactor.as_deref())? else {
+        return Ok(Reply::Null);
+    };
+    let exchange = serde_json::from_slice::<ExchangeMetadata>(&report.frame.metadata).ok();
+    let number = |number: Option<u64>| number.map_or(Reply::Null, integer_reply);
+    let (code, signal) = report.exit.map_or((None, None), |(code, signal)| (Some(code), signal));
+    let text = |text: Option<String>| text.map_or(Reply::Null, Reply::text);
+    Ok(Reply::Map(vec![
+        field("seq", integer_reply(report.frame.seq.into())),
+        field("why", text(report.why)),
+        field("status_code", number(exchange.and_then(|exchange| exchange.http.status).map(u64::from))),
+        field("exit_code", number(code)),
+        field("signal", signal.map_or(Reply::Null, Reply::Integer)),
+        field("stderr", text(report.stderr)),
+    ]))
+}
+
+fn suspect_steps(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let redactor = call.daemon.redactor(call.session)?;
+    let transcript = Transcript::read(&run_reader(call, 1)?, redactor.as_deref())?;
+    let weights = Weights::built_in().map_err(|error| CommandRefusal(format!("BUG {error}")))?;
+    let steps: Vec<Value> = suspect::rank(&transcript, &weights)
+        .steps
+        .iter()
+        .map(|step| {
+            let signals: Vec<Value> = step
+                .signals
+                .iter()
+                .map(|seen| json!({ "name": seen.signal.name(), "seq": seen.seq, "why": seen.why }))
+                .collect();
+            json!({
+                "seq": step.seq, "agent": step.agent, "component": step.component, "score": step.score,
+                "signals": signals,
+            })
+        })
+        .collect();
+    json_reply(&steps)
+}
+
+fn blame(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    // A run that does not exist has no blame, but that is another answer.
+    let reader = run_reader(call, 1)?;
+    let Some(document) = load_blame(call.work.namespace(), &reader.info().name)? else {
+        return Ok(Reply::Null);
+    };
+    json_reply(&json!({
+        "state": document.state, "rows": rows(&document), "pairs": pairs(&document), "spent": document.spent,
+        "settings": document.settings,
+    }))
+}
+
+fn diff(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let alignment = align(&run_reader(call, 1)?, &run_reader(call, 2)?)?;
+    let pairs: Vec<Value> = alignment
+        .pairs
+        .iter()
+        .map(|pair| match *pair {
+            FramePair::Same(a, b) => json!({ "kind": "same", "a": a, "b": b }),
+            FramePair::Changed { a, b, input, output, says_same } => json!({
+                "kind": "changed", "a": a, "b": b, "input": input, "output": output, "says_same": says_same,
+            }),
+            FramePair::Dropped(a) => json!({ "kind": "dropped", "a": a }),
+            FramePair::Added(b) => json!({ "kind": "added", "b": b }),
+        })
+        .collect();
+    json_reply(&json!({ "pairs": pairs }))
+}
+
+fn forks(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let redactor = call.daemon.redactor(call.session)?;
+    let space = call.work.namespace();
+    let mut origin = space.run(run_name(call.word(1))?)?;
+    for _ in 0..ANCESTORS_MAX {
+        let Some(parent) = origin.info().parent.as_ref() else { break };
+        // A parent that was dropped cannot be shown: its fork is then the first of the tree.
+        let Ok(parent) = space.run_by_uid(parent.uid) else { break };
+        origin = parent;
+    }
+    let mut waiting = VecDeque::from([origin]);
+    let mut found: Vec<RunReader> = Vec::new();
+    // Depth first, so that a run stands next to its forks.
+    while let Some(run) = waiting.pop_front() {
+        if found.len() >= FORKS_MAX {
+            break;
+        }
+        for fork in space.forks(run.info().uid, FORKS_MAX)?.into_iter().rev() {
+            waiting.push_front(fork);
+        }
+        found.push(run);
+    }
+    let runs = found.iter().map(|run| Reply::Map(run_fields(run.info(), redactor.as_deref())));
+    Ok(Reply::Array(runs.collect()))
+}
+
+fn json_reply(value: &impl serde::Serialize) -> CommandResult {
+    serde_json::to_string(value).map(Reply::Json).map_err(|error| CommandRefusal(format!("BUG {error}")))
+}

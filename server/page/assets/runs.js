@@ -1,0 +1,234 @@
+// The runs of a namespace: a table that the daemon filters and pages.
+
+const PAGE_ROWS = 200;
+const RUN_ROW = 28;
+const FILTERS = [
+  ["status", ["", "open", "ok", "failed", "abandoned"]], ["severity", ["", "debug", "normal", "flagged", "escalated"]],
+  ["agent", null], ["model", null], ["tag", null],
+];
+
+class RunsView {
+  constructor(app, route) {
+    Object.assign(this, { app, source: app.source, runs: [], cursor: null, busy: false, at: -1, ticked: new Set(), fresh: 0 });
+    this.stop = new AbortController();
+    this.filter = route.query;
+    this.count = h("span", { class: "dim", role: "status" });
+    this.compare = button("compare (c)", () => this.openCompare(), { disabled: true });
+    this.newer = button("", () => this.reload(), { class: "hidden" });
+    this.top = h("tr", { class: "spacer", "aria-hidden": "true" }, h("td", { colspan: 12 }));
+    this.bottom = h("tr", { class: "spacer", "aria-hidden": "true" }, h("td", { colspan: 12 }));
+    this.body = h("tbody", {}, this.top, this.bottom);
+    const column = (name, width, kind = "") => h("th", { class: kind, scope: "col", style: { width } }, name);
+    this.table = h("table", { class: "grid" }, h("thead", {}, h("tr", {},
+      h("th", { scope: "col", style: { width: "32px" } }, h("span", { class: "visually-hidden" }, "compare")),
+      column("run", "22%"), column("status", "104px"), column("agent", "12%"), column("model", "14%"),
+      column("frames", "72px", "number"), column("tokens", "84px", "number"), column("cost", "76px", "number"),
+      column("duration", "88px", "number"), column("age", "64px", "number"), column("fork of", "12%"), column("tags", "14%"))), this.body);
+    this.scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "runs" }, this.table);
+    this.scroll.addEventListener("scroll", () => this.ask(), { passive: true });
+    this.resized = new ResizeObserver(() => this.ask());
+    this.resized.observe(this.scroll);
+    this.element = h("main", {}, this.filters(), this.scroll);
+  }
+
+  filters() {
+    const set = (name, value) => { location.hash = routeHash(["runs"], { ...this.filter, [name]: value || null }); };
+    this.inputs = FILTERS.map(([name, values]) => {
+      const properties = { name, on: { change: (event) => set(name, event.target.value.trim()) } };
+      const input = values
+        ? h("select", properties, values.map((value) => h("option", { value, selected: (this.filter[name] ?? "") === value }, value || "any")))
+        : h("input", { ...properties, value: this.filter[name] ?? "", placeholder: name === "tag" ? "key=value" : "", autocomplete: "off", spellcheck: "false" });
+      return h("label", {}, name, input);
+    });
+    const begun = h("select", { name: "hours", on: { change: (event) => set("hours", event.target.value) } },
+      [["", "any time"], ["1", "last hour"], ["24", "last 24 h"], ["168", "last 7 days"]].map(([value, text]) => h("option", { value, selected: (this.filter.hours ?? "") === value }, text)));
+    return h("form", { class: "filters", role: "search", "aria-label": "filters", on: { submit: (event) => event.preventDefault() } },
+      this.inputs, h("label", {}, "began", begun),
+      Object.keys(this.filter).length > 0 && h("a", { href: "#/runs" }, "drop all filters"),
+      h("span", { class: "grow" }), this.newer, this.count, this.compare);
+  }
+
+  query() {
+    const { hours, ...filter } = this.filter;
+    const known = Object.fromEntries(FILTERS.map(([name]) => [name, filter[name]]));
+    // Whole minutes, so that the pages of one table agree on it.
+    this.since ??= hours ? `${BigInt(Math.floor(Date.now() / 60e3) * 60e3 - Number(hours) * 3600e3) * 1000000n}` : null;
+    return { ...known, since: this.since, order: "newest", count: PAGE_ROWS, with: "usage" };
+  }
+
+  async open() {
+    document.title = "runs · annals";
+    const stats = this.source.get("/v1/store/stats").catch(() => null);
+    try {
+      await withSkeleton(this.body, this.more());
+    } catch (problem) {
+      return this.drawProblem(problem);
+    }
+    this.all = (await stats)?.runs;
+    if (this.runs.length === 0) this.drawNone();
+    else this.drawCount();
+    this.follow();
+  }
+
+  async update(route) {
+    // Another filter is another table.
+    if (JSON.stringify(route.query) !== JSON.stringify(this.filter)) this.app.reopen();
+  }
+
+  /// The next page. A page may be empty before the end: then the one after it is read.
+  async more() {
+    if (this.busy || this.cursor === "0") return;
+    this.busy = true;
+    try {
+      const before = this.runs.length;
+      while (this.runs.length === before && this.cursor !== "0") {
+        const page = await this.source.get("/v1/runs", { ...this.query(), from: this.cursor }, { signal: this.stop.signal });
+        this.runs.push(...page.runs);
+        this.cursor = page.cursor;
+      }
+    } finally {
+      this.busy = false;
+    }
+    this.shown = null;
+    this.draw();
+    this.drawCount();
+  }
+
+  ask() {
+    if (this.asked) return;
+    this.asked = true;
+    requestAnimationFrame(() => {
+      this.asked = false;
+      this.draw();
+    });
+  }
+
+  /// The visible rows; the spacers keep the place of the others.
+  draw() {
+    const height = this.scroll.clientHeight || 600;
+    const from = Math.max(0, Math.floor(this.scroll.scrollTop / RUN_ROW) - 12);
+    const to = Math.min(this.runs.length, from + Math.ceil(height / RUN_ROW) + 24);
+    const shown = `${from} ${to} ${this.at}`;
+    if (shown === this.shown) return;
+    this.shown = shown;
+    const rows = [];
+    for (let index = from; index < to; index += 1) rows.push(this.row(index));
+    this.top.firstChild.style.height = `${from * RUN_ROW}px`;
+    this.bottom.firstChild.style.height = `${(this.runs.length - to) * RUN_ROW}px`;
+    this.body.replaceChildren(this.top, ...rows, this.bottom);
+    if (this.cursor !== "0" && to > this.runs.length - 40) this.more().catch((problem) => this.app.say(problem.message));
+  }
+
+  row(index) {
+    const run = this.runs[index];
+    const verdict = verdictOf(run.status, run.severity);
+    const usage = run.usage;
+    const tokens = usage && (usage.input != null || usage.output != null) ? (usage.input ?? 0) + (usage.output ?? 0) : null;
+    const models = run.model || (usage?.models ?? []).join(", ");
+    const tags = Object.entries(run.tags).map(([key, value]) => `${key}=${value}`).join(" ");
+    const status = `${run.status}${run.severity !== "normal" && run.severity !== "debug" ? ` ${run.severity}` : ""}${run.pinned ? " pinned" : ""}`;
+    const tick = h("input", { type: "checkbox", "aria-label": `compare ${visibleText(run.name)}`, on: { change: () => this.tick(run.name, tick.checked) } });
+    tick.checked = this.ticked.has(run.name);
+    const cell = (text, title, kind = "") => h("td", { class: kind, title: title ?? visibleText(text) }, visibleText(text));
+    return h("tr", { class: index === this.at ? "selected" : "" },
+      h("td", {}, tick),
+      h("td", { title: visibleText(run.name) }, h("a", { href: routeHash(["run", run.name]), class: "mono", "data-index": index }, visibleText(run.name))),
+      h("td", { title: run.pinned ? `pinned: ${visibleText(run.pinned)}` : status }, h("span", { class: verdict }, verdict && verdict !== "ok" ? `${SEVERITY_LETTERS[verdict]} ` : "", status)),
+      cell(run.agent), cell(models),
+      cell(countText(run.frames), null, "number"),
+      cell(countText(tokens), usage ? `${countText(usage.input ?? 0)} in, ${countText(usage.output ?? 0)} out` : "", "number"),
+      cell(usage?.dollars != null ? dollarsText(usage.dollars) + (usage.unpriced ? "+" : "") : usage?.unpriced ? "unknown" : "", usage?.unpriced ? "the price of a model is unknown" : null, "number"),
+      cell(run.ended_ns ? durationText(run.ended_ns - run.started_ns) : "running", null, "number"),
+      cell(ageText(run.started_ns), timeText(run.started_ns), "number"),
+      cell(run.parent ? `${run.parent.run ?? "?"}@${run.parent.at}` : ""), cell(tags));
+  }
+
+  drawCount() {
+    const isFiltered = Object.keys(this.filter).length > 0;
+    const more = this.cursor !== "0" ? (this.all != null && !isFiltered ? ` of ${countText(this.all)}` : " and more below") : "";
+    this.count.textContent = `${plural(this.runs.length, "run")}${more}`;
+  }
+
+  drawNone() {
+    const names = Object.keys(this.filter);
+    if (names.length > 0) {
+      replace(this.scroll, h("div", { class: "notice" }, h("h1", {}, "No run matches"),
+        h("p", {}, "Drop a filter: ", names.map((name) => [h("a", { href: routeHash(["runs"], { ...this.filter, [name]: null }) }, `${name} ${visibleText(this.filter[name])}`), " "]))));
+    } else {
+      replace(this.scroll, h("div", { class: "notice" }, h("h1", {}, "This store has no runs"),
+        h("p", {}, "Record a program, or import transcripts:"),
+        h("pre", {}, "annals record -- python agent.py\nannals import --format chat runs.json")));
+    }
+    this.count.textContent = "0 runs";
+  }
+
+  drawProblem(problem) {
+    if (problem.status === 401) return this.app.drawLogin(problem);
+    replace(this.element, h("div", { class: "notice", role: "alert" }, h("h1", {}, "The runs cannot be listed"), h("p", {}, visibleText(problem.message))));
+  }
+
+  /// Runs that begin, change and vanish. New ones are counted, so that rows do not move under the reader.
+  follow() {
+    this.source.follow("/v1/events", (name, data) => {
+      if (name === "run") {
+        const at = this.runs.findIndex((run) => run.uid === data.uid);
+        if (at >= 0) {
+          this.runs[at] = { ...this.runs[at], ...data };
+          this.shown = null;
+          this.ask();
+        } else if (data.uid > (this.runs[0]?.uid ?? 0)) {
+          this.fresh += 1;
+          this.newer.textContent = plural(this.fresh, "new run");
+          this.newer.classList.remove("hidden");
+        }
+      } else if (name === "gone") {
+        this.runs = this.runs.filter((run) => run.name !== data.name);
+        this.shown = null;
+        this.ask();
+        this.drawCount();
+      }
+    }, this.stop.signal, (live) => this.app.live(live));
+  }
+
+  reload() {
+    this.app.reopen();
+  }
+
+  tick(name, isTicked) {
+    if (isTicked) this.ticked.add(name);
+    else this.ticked.delete(name);
+    this.compare.disabled = this.ticked.size !== 2;
+    this.compare.textContent = this.ticked.size === 1 ? "compare: tick one more" : "compare (c)";
+  }
+
+  openCompare() {
+    const [a, b] = this.runs.filter((run) => this.ticked.has(run.name)).toReversed();
+    if (b && this.ticked.size === 2) location.hash = routeHash(["compare", a.name, b.name]);
+  }
+
+  move(by) {
+    this.at = Math.max(0, Math.min(this.runs.length - 1, this.at + by));
+    const top = this.at * RUN_ROW;
+    const height = this.scroll.clientHeight - RUN_ROW;
+    if (top < this.scroll.scrollTop) this.scroll.scrollTop = top;
+    if (top + RUN_ROW > this.scroll.scrollTop + height) this.scroll.scrollTop = top + RUN_ROW - height;
+    this.draw();
+    this.body.querySelector(`[data-index="${this.at}"]`)?.focus({ preventScroll: true });
+  }
+
+  get keys() {
+    return {
+      j: ["run down", () => this.move(1)], ArrowDown: ["", () => this.move(1)],
+      k: ["run up", () => this.move(-1)], ArrowUp: ["", () => this.move(-1)],
+      Enter: ["open the run", () => { if (this.runs[this.at]) location.hash = routeHash(["run", this.runs[this.at].name]); }],
+      s: ["tick the run for comparison", () => { const run = this.runs[this.at]; if (run) { this.tick(run.name, !this.ticked.has(run.name)); this.shown = null; this.draw(); this.move(0); } }],
+      c: ["compare the two ticked runs", () => this.openCompare()],
+      f: ["filter", () => this.element.querySelector("[name=status]").focus()],
+    };
+  }
+
+  close() {
+    this.stop.abort();
+    this.resized.disconnect();
+  }
+}

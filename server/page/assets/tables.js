@@ -1,0 +1,155 @@
+// Memory, decisions, lessons and the store: tables where there is data.
+
+/// A view of sections that are read one by one; a section that fails says so and the others stay.
+class SectionsView {
+  constructor(app, title, sections) {
+    Object.assign(this, { app, source: app.source, title, sections });
+    this.box = h("div", { class: "plain-view", tabindex: "0", role: "region", "aria-label": title });
+    this.element = h("main", {}, this.box);
+  }
+
+  async open(route) {
+    document.title = `${this.title} · annals`;
+    for (const [heading, fill] of this.sections) {
+      const section = h("section", {}, h("h2", {}, heading));
+      const body = h("div", {});
+      section.append(body);
+      this.box.append(section);
+      withSkeleton(body, fill(this.source, route)).then(
+        (content) => replace(body, content),
+        (problem) => replace(body, h("p", { class: problem.status === 403 ? "dim" : "why" }, visibleText(problem.message))));
+    }
+  }
+
+  update() {}
+  get keys() { return {}; }
+  close() {}
+}
+
+/// A table of rows; a column is a name, a function of the row, and whether it is a number.
+function plainTable(columns, rows, none) {
+  if (rows.length === 0) return h("p", { class: "dim" }, none);
+  return h("table", {}, h("thead", {}, h("tr", {}, columns.map(([name, , isNumber]) => h("th", { scope: "col", class: isNumber ? "number" : "" }, name)))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, columns.map(([, value, isNumber]) => {
+      const cell = value(row);
+      return h("td", { class: isNumber ? "number" : "wrap" }, cell instanceof Node ? cell : visibleText(cell ?? ""));
+    })))));
+}
+
+class MemoryView extends SectionsView {
+  constructor(app, route) {
+    const asked = route.query.q ?? "";
+    const box = h("input", { type: "search", name: "q", value: asked, "aria-label": "question", placeholder: "a question, for example: may a basic economy ticket be cancelled?" });
+    const form = h("form", { role: "search", on: { submit: (event) => { event.preventDefault(); location.hash = routeHash(["memory"], { q: box.value.trim() || null }); } } }, box, h("button", {}, "recall"));
+    super(app, "memory", [
+      ["Recall", async (source) => [form, asked && await recalled(source, asked)]],
+      ["Definitions", async (source) => {
+        const { definitions } = await source.get("/v1/memory/definitions");
+        return plainTable([["id", (row) => row.id], ["description", (row) => row.description], ["strategy", (row) => JSON.stringify(row.strategy ?? {})], ["projection", (row) => JSON.stringify(row.projection ?? "")]], definitions, "No definition of a memory is stored.");
+      }],
+    ]);
+    this.question = box;
+  }
+
+  update(route) { if ((route.query.q ?? "") !== (this.asked ?? route.query.q ?? "")) this.app.reopen(); }
+  get keys() { return { f: ["question", () => this.question.focus()] }; }
+
+  open(route) {
+    this.asked = route.query.q ?? "";
+    return super.open(route);
+  }
+}
+
+async function recalled(source, question) {
+  const found = await source.post("/v1/memory/search", { question, across: true, k: 20, min_score: 0, budget: 1000 });
+  const text = (row) => row.entry.value?.query ?? row.entry.value?.content ?? JSON.stringify(row.entry.value);
+  return [plainTable([["score", (row) => row.score.toFixed(3), true], ["id", (row) => row.id], ["identity", (row) => row.identity], ["decided", (row) => row.decided_at], ["entry", (row) => String(typeof text(row) === "string" ? text(row) : JSON.stringify(text(row))).slice(0, 400)]], found.hits, "Nothing that is stored is near to the question."),
+    found.text && h("details", {}, h("summary", {}, `what a prompt would get (about ${countText(Math.ceil(found.text.length / 4))} tokens)`), h("pre", { class: "body" }, found.text))];
+}
+
+class DecisionsView extends SectionsView {
+  constructor(app) {
+    const call = async (source, method, params) => {
+      const answer = await source.post("/v1/cstp", { jsonrpc: "2.0", id: 1, method, params });
+      if (answer.error) throw new Problem(200, "", answer.error.message);
+      return answer.result;
+    };
+    super(app, "decisions", [
+      ["Decisions", async (source) => {
+        const result = await call(source, "cstp.listDecisions", { limit: 200 });
+        const rows = result.decisions ?? [];
+        return plainTable([["date", (row) => row.date ?? row.createdAt ?? ""], ["decision", (row) => row.title ?? row.decision ?? ""], ["category", (row) => row.category], ["stakes", (row) => row.stakes],
+          ["confidence", (row) => (row.confidence == null ? "" : row.confidence.toFixed(2)), true], ["status", (row) => row.status], ["id", (row) => row.id]], rows, "No decision is recorded: `annals decide` records one.");
+      }],
+    ]);
+  }
+}
+
+class LessonsView extends SectionsView {
+  constructor(app) {
+    super(app, "lessons", [
+      ["Failures by category", async (source) => {
+        const counts = Object.entries(await source.get("/v1/diagnostics/distribution"));
+        const most = Math.max(1, ...counts.map(([, count]) => count));
+        if (counts.every(([, count]) => count === 0)) return h("p", { class: "dim" }, "No failed session is recorded: `annals diagnose` records how one ended.");
+        return plainTable([["category", ([name]) => name], ["sessions", ([, count]) => countText(count), true], ["", ([, count]) => h("span", { class: "meter", style: { width: `${(count / most) * 200}px` } })]], counts, "");
+      }],
+      ["Misleading observations", async (source) => {
+        const { observations } = await source.get("/v1/diagnostics/misleading");
+        const rows = await Promise.all(observations.slice(0, 50).map(async (observation) => ({ observation, ...(await source.get("/v1/diagnostics/weight", { observation })) })));
+        return plainTable([["observation", (row) => row.observation], ["weight", (row) => row.weight.toFixed(2), true]], rows, "None: at least three failed sessions and no accepted one were given such an observation.");
+      }],
+      ["Latest changes", async (source) => {
+        const { events } = await source.get("/v1/diagnostics/audit", { count: 100 });
+        return plainTable([["event", (row) => row.type ?? row.event ?? ""], ["details", (row) => JSON.stringify(row)]], events, "Nothing has happened yet.");
+      }],
+    ]);
+  }
+}
+
+/// What the store's bytes are for, in words.
+const BYTE_KINDS = [
+  ["piece_bytes", "bodies of frames and values"], ["recipe_bytes", "how bodies are put together"], ["frame_record_bytes", "records of frames"],
+  ["run_record_bytes", "records of runs"], ["kv_record_bytes", "keys and values"], ["chain_bytes", "chain of batches"], ["log_file_bytes", "heads of log files"],
+  ["table_bytes", "index tables"], ["vector_bytes", "vectors"], ["manifest_bytes", "manifest"], ["other_bytes", "other"],
+];
+
+class StoreView extends SectionsView {
+  constructor(app) {
+    super(app, "store", [
+      ["Size", async (source) => {
+        const stats = await source.get("/v1/store/stats");
+        const kinds = BYTE_KINDS.map(([name, text]) => [text, stats[name] ?? 0]).filter(([, bytes]) => bytes > 0).sort((a, b) => b[1] - a[1]);
+        const most = Math.max(1, ...kinds.map(([, bytes]) => bytes));
+        return [h("p", {}, `${plural(stats.runs, "run")}, ${plural(stats.frames, "frame")}: ${bytesText(stats.raw_bytes)} recorded, ${bytesText(stats.disk_bytes)} on disk`, stats.disk_bytes > 0 && stats.raw_bytes > stats.disk_bytes ? `, ${(stats.raw_bytes / stats.disk_bytes).toFixed(1)} times smaller` : ""),
+          plainTable([["bytes for", ([name]) => name], ["size", ([, bytes]) => bytesText(bytes), true], ["", ([, bytes]) => h("span", { class: "meter", style: { width: `${(bytes / most) * 240}px` } })]], kinds, ""),
+          h("p", { class: "dim" }, "ledger root ", h("span", { class: "mono" }, stats.ledger_root ?? ""), ` of ${plural(stats.ledger_leaves ?? 0, "leaf").replace("leafs", "leaves")} `, stats.ledger_root && copyButton(stats.ledger_root, "copy", "ledger root"))];
+      }],
+      ["Retention, next 7 days", async (source) => {
+        const at = `${BigInt(Date.now() + 7 * 86400e3) * 1000000n}`;
+        const response = await source.ask("/v1/store/retain", { method: "POST", headers: { "content-type": "application/json" }, body: `{"dry_run":true,"at_ns":${at}}` });
+        const plan = await response.json();
+        return [h("p", { class: "dim" }, "What the built-in policy would drop by then. A daemon drops only with --retain."),
+          plainTable([["rule", (row) => row.rule ?? row.name], ["keeps", (row) => countText(row.kept ?? row.keeps ?? 0), true], ["drops", (row) => countText(row.dropped ?? row.drops ?? 0), true], ["frames", (row) => countText(row.frames ?? row.dropped_frames ?? null), true]], plan.rules ?? [], "The policy has no rules."),
+          h("details", {}, h("summary", {}, "whole plan"), h("pre", { class: "body" }, JSON.stringify(plan, null, 2)))];
+      }],
+      ["Verification", async (source) => {
+        const body = h("div", {}, h("p", { class: "dim" }, "Reads every file and every run, and checks all hashes and links."), button("verify now", async () => {
+          replace(body, h("p", { role: "status" }, "verifying…"));
+          const began = performance.now();
+          try {
+            const report = await source.post("/v1/store/verify", {});
+            replace(body, h("p", { role: "status" }, `done in ${((performance.now() - began) / 1000).toFixed(1)} s`), h("pre", { class: "body" }, JSON.stringify(report, null, 2)));
+          } catch (problem) {
+            replace(body, h("p", { class: "why", role: "alert" }, visibleText(problem.message)));
+          }
+        }));
+        return body;
+      }],
+      ["Slow commands", async (source) => {
+        const rows = await source.get("/v1/slowlog");
+        return plainTable([["when", (row) => timeText((row[1] ?? 0) * 1e9)], ["took", (row) => durationText((row[2] ?? 0) * 1000), true], ["command", (row) => (row[3] ?? []).join(" ")]], rows, "None was slow.");
+      }],
+    ]);
+  }
+}
