@@ -46,7 +46,7 @@ pub use annals_proxy::{
     OnwardOptions, OnwardReport, Origin, ProxyError, QuestionHash, RecordOptions, RecordReport,
     RecordedInput, ReplayReport, RerunReport, Rerunner, RerunnerOptions, RunUsage, SessionError,
     TrafficReport, UnrecordedTraffic, UpstreamGuard, Variable, attach, fork, inspect, keep_verdict,
-    kept_verdict, record, replay, replay_onward, run_usage,
+    kept_verdict, record, replay, replay_onward, run_prices, run_usage,
 };
 pub use annals_review::memory_input::remember_json;
 pub use annals_review::memory_redaction::{redacted_entry, redacted_hits};
@@ -59,4 +59,9 @@ pub use annals_review::suspect;
 pub use annals_review::{
     Alignment, BodyDifference, FailureReport, FrameDifference, FramePair, align, decoded_answer,
     failure_report, frame_difference, new_part, new_tool_results,
+};
+pub use annals_review::{
+    FrameKind, FrameStatus, FrameView, FrameViewOptions, HttpView, Lanes, RequestBefore, ShownBody,
+    ShownSeverity, ShownUsage, TEXT_BYTES_MAX, TIMELINE_FRAMES, TIMELINE_FRAMES_MAX, Timeline, TimelineFrame,
+    frame_view, timeline,
 };

@@ -45,7 +45,7 @@ pub use network::{
 };
 pub use nondet::{CaptureReport, NondetError};
 pub use origin::{Origin, RecordedInput};
-pub use run_usage::{RunUsage, run_usage};
+pub use run_usage::{RunUsage, run_prices, run_usage};
 pub use session::{
     AttachOptions, AttachReport, ForkOptions, ForkReport, OnwardOptions, OnwardReport, RecordOptions,
     RecordReport, ReplayReport, RerunReport, Rerunner, RerunnerOptions, attach, fork, record, replay,

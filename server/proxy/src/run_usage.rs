@@ -73,6 +73,12 @@ pub fn run_usage(reader: &RunReader, prices: &Prices) -> RunUsage {
     used
 }
 
+/// The prices of a run: those of its own rules file, else the built-in ones.
+#[must_use]
+pub fn run_prices(reader: &RunReader) -> Prices {
+    own_prices(reader).unwrap_or_else(Prices::built_in)
+}
+
 fn own_prices(reader: &RunReader) -> Option<Prices> {
     let origin = Origin::from_reader(reader).ok()??;
     let rules: Option<RulesFile> = (!origin.rules.is_empty()).then(|| origin.rules().ok()).flatten();

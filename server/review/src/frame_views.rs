@@ -29,27 +29,27 @@ pub struct FailureReport {
 /// Maximum bytes of standard error shown.
 const STDERR_BYTES: usize = 2000;
 
-/// The API and decoded body of a frame's request. Imported frames have no HTTP metadata and use the chat
-/// completions format. `None` if the frame is not a model call.
-pub(crate) fn api_and_body(frame: &RecordedFrame) -> Option<(ModelApi, Vec<u8>)> {
-    let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).ok();
-    let (api, encoding) = match &exchange {
-        Some(ExchangeMetadata { http, volatile, .. }) => {
+/// The API of a frame's request. Imported frames have no HTTP metadata and use the chat completions format.
+/// `None` if the frame is not a model call.
+pub(crate) fn frame_api(component: &Component, exchange: Option<&ExchangeMetadata>) -> Option<ModelApi> {
+    let api = match exchange {
+        Some(ExchangeMetadata { http, .. }) => {
             let host = http.mount.trim_end_matches(|c: char| c.is_ascii_digit());
-            (
-                providers::recognise(&http.method, &http.path, host),
-                volatile.request_headers.get("content-encoding"),
-            )
+            providers::recognise(&http.method, &http.path, host)
         }
-        None if frame.component == Component::Llm => {
-            (providers::recognise("POST", "/v1/chat/completions", ""), None)
-        }
+        None if *component == Component::Llm => providers::recognise("POST", "/v1/chat/completions", ""),
         None => return None,
     };
-    api.shape.is_model_call().then(|| {
-        let body = providers::decode(encoding, &frame.input, DECODED_BYTES_MAX).bytes.into_owned();
-        (api, body)
-    })
+    api.shape.is_model_call().then_some(api)
+}
+
+/// The API and decoded body of a frame's request. `None` if the frame is not a model call.
+pub(crate) fn api_and_body(frame: &RecordedFrame) -> Option<(ModelApi, Vec<u8>)> {
+    let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).ok();
+    let api = frame_api(&frame.component, exchange.as_ref())?;
+    let encoding = exchange.as_ref().and_then(|of| of.volatile.request_headers.get("content-encoding"));
+    let body = providers::decode(encoding, &frame.input, DECODED_BYTES_MAX).bytes.into_owned();
+    Some((api, body))
 }
 
 /// [`api_and_body`] as the profile `by` shows it.
@@ -76,16 +76,29 @@ pub fn new_part(
     by: Option<&Redactor>,
 ) -> annals::Result<Option<(u32, RequestChanges)>> {
     let Some((speaks, after)) = api_and_shown_body(&reader.frame(seq)?, by) else { return Ok(None) };
+    Ok(Some(match previous_request(reader, seq, &speaks, by)? {
+        Some((earlier, before)) => (earlier, providers::request_changes(&speaks, &before, &after)),
+        None => (0, providers::request_changes(&speaks, b"", &after)),
+    }))
+}
+
+/// The last request before frame `seq` in the same format, as `by` shows it, and the number of its frame.
+pub(crate) fn previous_request(
+    reader: &RunReader,
+    seq: u32,
+    api: &ModelApi,
+    by: Option<&Redactor>,
+) -> annals::Result<Option<(u32, Vec<u8>)>> {
     for earlier in (1..seq).rev() {
         if reader.frame_info(earlier)?.component != Component::Llm {
             continue;
         }
         let before = api_and_shown_body(&reader.frame(earlier)?, by);
-        if let Some((_, before)) = before.filter(|(api, _)| api.shape == speaks.shape) {
-            return Ok(Some((earlier, providers::request_changes(&speaks, &before, &after))));
+        if let Some((_, before)) = before.filter(|(of, _)| of.shape == api.shape) {
+            return Ok(Some((earlier, before)));
         }
     }
-    Ok(Some((0, providers::request_changes(&speaks, b"", &after))))
+    Ok(None)
 }
 
 /// The ids of the tool calls whose results appear for the first time in a frame's request, in its order.
@@ -143,11 +156,7 @@ pub fn answer_summary(
         Some(by) => by.body(&decoded, None).bytes,
         None => Cow::Borrowed(&*decoded),
     };
-    // An imported answer is the message alone.
-    let response = match &exchange {
-        Some(_) => shown,
-        None => Cow::Owned([br#"{"choices":[{"message":"#, &*shown, b"}]}"].concat()),
-    };
+    let response = chat_answer(exchange.as_ref(), &shown);
     let status = exchange.as_ref().map_or(Some(200), |exchange| exchange.http.status);
     Some(summary_with(
         &WireExchange {
@@ -161,6 +170,14 @@ pub fn answer_summary(
         },
         text_bytes_max,
     ))
+}
+
+/// An answer as the chat completions format has it: an imported answer is the message alone.
+pub(crate) fn chat_answer<'a>(exchange: Option<&ExchangeMetadata>, answer: &'a [u8]) -> Cow<'a, [u8]> {
+    match exchange {
+        Some(_) => Cow::Borrowed(answer),
+        None => Cow::Owned([br#"{"choices":[{"message":"#, answer, b"}]}"].concat()),
+    }
 }
 
 /// A frame as the profile shows it.

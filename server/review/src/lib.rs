@@ -6,6 +6,7 @@
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 mod align;
+mod frame_view;
 mod frame_views;
 pub mod memory_input;
 pub mod memory_redaction;
@@ -14,6 +15,11 @@ pub mod run_memory;
 pub mod suspect;
 
 pub use align::{Alignment, BodyDifference, FrameDifference, FramePair, align, frame_difference};
+pub use frame_view::{
+    FrameKind, FrameStatus, FrameView, FrameViewOptions, HttpView, Lanes, RequestBefore, ShownBody,
+    ShownSeverity, ShownUsage, TEXT_BYTES_MAX, TIMELINE_FRAMES, TIMELINE_FRAMES_MAX, Timeline, TimelineFrame,
+    frame_view, timeline,
+};
 pub use frame_views::{
     FailureReport, answer_summary, decoded_answer, failure_report, new_part, new_tool_results, redacted_frame,
 };

@@ -7,6 +7,8 @@ use super::runs::open_run;
 use crate::command_table::CommandHandler;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_policy::profiles::Redactor;
+use annals_proxy::run_prices;
+use annals_review::{FrameViewOptions, TEXT_BYTES_MAX, TIMELINE_FRAMES, frame_view, timeline};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
 pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
@@ -46,7 +48,58 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
         Ok(Reply::OK)
     }),
     ("frame.get", get),
+    ("run.view", view),
+    ("run.timeline", show_timeline),
 ];
+
+/// Maximum bytes of each text of a view.
+const TEXT_BYTES_LIMIT: usize = 64 << 20;
+
+fn view(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let seq = number::<u32>(call.word(2))?;
+    let (mut all, mut text_bytes_max) = (false, TEXT_BYTES_MAX);
+    let mut options = call.rest(3).iter();
+    while let Some(option) = options.next() {
+        if word_is(option, "ALL") {
+            all = true;
+        } else if word_is(option, "TEXTMAX") {
+            text_bytes_max = number::<usize>(options.next().ok_or_else(syntax)?)?.min(TEXT_BYTES_LIMIT);
+        } else {
+            return Err(syntax());
+        }
+    }
+    let reader = run_reader(call, 1)?;
+    let info = reader.frame_info(seq)?;
+    check_reply_size(info.input_bytes.saturating_add(info.output_bytes))?;
+    let redactor = call.daemon.redactor(call.session)?;
+    let prices = run_prices(&reader);
+    let options = FrameViewOptions { redactor: redactor.as_deref(), all, text_bytes_max, prices: &prices };
+    json_reply(&frame_view(&reader, seq, &options)?)
+}
+
+fn show_timeline(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let (mut from, mut limit) = (1, TIMELINE_FRAMES);
+    let mut options = call.rest(2).iter();
+    while let Some(option) = options.next() {
+        let value = options.next().ok_or_else(syntax)?;
+        if word_is(option, "FROM") {
+            from = number::<u32>(value)?;
+        } else if word_is(option, "LIMIT") {
+            limit = number::<usize>(value)?;
+        } else {
+            return Err(syntax());
+        }
+    }
+    let reader = run_reader(call, 1)?;
+    let redactor = call.daemon.redactor(call.session)?;
+    json_reply(&timeline(&reader, from, limit, &run_prices(&reader), redactor.as_deref())?)
+}
+
+fn json_reply(value: &impl serde::Serialize) -> CommandResult {
+    let text = serde_json::to_string(value).map_err(|error| CommandRefusal(format!("BUG {error}")))?;
+    check_reply_size(text.len() as u64)?;
+    Ok(Reply::Json(text))
+}
 
 fn get(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let seq = number::<u32>(call.word(2))?;

@@ -498,6 +498,13 @@ fn command_words<'a>(
                     words.extend(json::words(name, &value, kind, None).map_err(HttpProblem::bad_request)?);
                 }
             }
+            WordSource::Query(name, word, MemberKind::Flag) => match take(name).as_deref() {
+                Some("true") => words.push(word.as_bytes().to_vec()),
+                Some("false") | None => {}
+                Some(_) => {
+                    return Err(HttpProblem::bad_request(format!("{name} is neither true nor false")));
+                }
+            },
             WordSource::Query(name, word, kind) => {
                 if let Some(value) = take(name) {
                     words.extend([word.as_bytes().to_vec(), query_word(name, value, kind)?]);

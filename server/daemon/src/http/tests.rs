@@ -816,3 +816,30 @@ fn forgetting_over_http_names_remaining_holders() {
     assert_eq!(api.ask("POST /v1/databases/4/keys/person/forget", json!({ "why": "" })).status, 400);
     api.json(200, "POST /v1/store/compact", json!({ "now": true }));
 }
+
+#[test]
+fn frame_view_and_timeline_are_read_over_http() {
+    let api = TestApi::new();
+    api.json(201, "POST /v1/runs", json!({ "name": "r" }));
+    let request = json!({ "messages": [{ "role": "user", "content": "<b>q</b>" }] }).to_string();
+    let answer = json!({ "role": "assistant", "content": "a" }).to_string();
+    let frame = json!({ "component": "llm", "request": request, "response": answer, "duration_ns": 5 });
+    api.json(201, "POST /v1/runs/r/frames", frame.clone());
+    api.json(201, "POST /v1/runs/r/frames", frame);
+    let view = api.json(200, "GET /v1/runs/r/frames/2/view", Value::Null);
+    assert_eq!((&view["before"]["messages"], view["messages"].as_array().unwrap().len()), (&json!(1), 0));
+    let view = api.json(200, "GET /v1/runs/r/frames/2/view?all=true&text_max=4", Value::Null);
+    assert_eq!(
+        view["messages"][0]["parts"][0],
+        json!({ "type": "text", "text": "<b>q", "bytes": 8, "cut": true })
+    );
+    assert_eq!(view["answer"][0]["parts"][0]["text"], "a");
+    assert!(view["began_ns"].is_string());
+    api.json(400, "GET /v1/runs/r/frames/2/view?all=yes", Value::Null);
+    api.json(404, "GET /v1/runs/r/frames/9/view", Value::Null);
+    let rows = api.json(200, "GET /v1/runs/r/timeline?from=1&limit=1", Value::Null);
+    assert_eq!(
+        (&rows["next"], &rows["total"], &rows["frames"][0]["kind"]),
+        (&json!(2), &json!(2), &json!("llm"))
+    );
+}

@@ -127,6 +127,8 @@ const READS: &str = "
     run.tail r
     run.replay done question restart
     frame.get done 1
+    run.view done 1
+    run.timeline done
     nondet.draw drawn clock
     snap.get r 2
     snap.at r 2

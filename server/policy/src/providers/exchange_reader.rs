@@ -103,6 +103,8 @@ pub fn summary_with(exchange: &WireExchange<'_>, text_bytes_max: usize) -> Excha
     let api = exchange.api;
     let mut summary = ExchangeSummary::new(api.provider, api.shape, exchange.status);
     summary.text = BoundedText::up_to(text_bytes_max);
+    summary.thinking = BoundedText::up_to(text_bytes_max);
+    summary.arguments_max = text_bytes_max.max(TEXT_BYTES_MAX);
     if api.shape == ApiShape::Opaque {
         return summary;
     }

@@ -104,10 +104,11 @@ pub(super) struct RequestPart<'a> {
 }
 
 /// Keys of the conversation; all other keys are parameters.
-const SYSTEM_KEYS: [&str; 4] = ["system", "instructions", "systemInstruction", "system_instruction"];
+pub(super) const SYSTEM_KEYS: [&str; 4] =
+    ["system", "instructions", "systemInstruction", "system_instruction"];
 const TOOL_KEYS: [&str; 2] = ["tools", "functions"];
 const TOOL_CONFIG: &str = "toolConfig";
-const TURN_KEYS: [&str; 4] = ["messages", "input", "contents", "prompt"];
+pub(super) const TURN_KEYS: [&str; 4] = ["messages", "input", "contents", "prompt"];
 
 /// The parts of a request, in the order parameters, system prompt, tools, messages. `body` is JSON, decoded
 /// from its content encoding; the result is empty for invalid or opaque bodies. Parts beyond [`PARTS_MAX`]

@@ -9,6 +9,7 @@ mod asked_question;
 mod aws_events;
 mod bedrock;
 mod blocks;
+mod conversation;
 mod diff;
 mod encoding;
 mod exchange_reader;
@@ -33,6 +34,10 @@ mod tool_results;
 
 pub use api::{ApiShape, ModelApi, recognise};
 pub use asked_question::{AskedQuestion, asked_question, is_closing_answer};
+pub use conversation::{
+    ConversationMessage, ConversationPart, IMAGE_BYTES_MAX, RequestConversation, answer_conversation,
+    plain_body, request_conversation,
+};
 pub use diff::{FirstDifference, PartChange, RequestChanges, request_changes};
 pub use encoding::{DECODED_BYTES_MAX, DecodedBody, decode};
 pub use exchange_reader::summary_with;

@@ -134,7 +134,7 @@ pub(super) fn user_text(at: usize, turn: JsonNode<'_>, bytes_max: usize) -> Opti
     (!texts.trim().is_empty()).then_some(texts)
 }
 
-fn text(node: JsonNode<'_>, bytes_max: usize) -> String {
+pub(super) fn text(node: JsonNode<'_>, bytes_max: usize) -> String {
     let mut texts = String::new();
     if let Some(text) = node.text() {
         add(&mut texts, &text, bytes_max);

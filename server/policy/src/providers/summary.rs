@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::api::ApiShape;
-use super::text::{BoundedText, clip};
+use super::text::{BoundedText, TEXT_BYTES_MAX, clip};
 
 /// Maximum number of tool calls kept.
 pub const TOOL_CALLS_MAX: usize = 256;
@@ -83,6 +83,10 @@ pub struct ExchangeSummary {
     pub tool_calls_more: u64,
     /// Bytes of thinking in the answer; 0 if it is hidden, `None` if there is none.
     pub thinking_bytes: Option<u64>,
+    /// The text of the thinking, as far as it is shown.
+    pub thinking: BoundedText,
+    /// Maximum number of bytes kept of a tool call's arguments.
+    pub(super) arguments_max: usize,
     /// Why, or in which words, the model or its guard refused.
     pub refusal: Option<String>,
     /// The answer's text; of the first choice if there are several.
@@ -117,6 +121,8 @@ impl ExchangeSummary {
             tool_calls: Vec::new(),
             tool_calls_more: 0,
             thinking_bytes: None,
+            thinking: BoundedText::default(),
+            arguments_max: TEXT_BYTES_MAX,
             refusal: None,
             text: BoundedText::default(),
             error: None,
@@ -164,7 +170,8 @@ impl ExchangeSummary {
             self.tool_calls_more += 1;
             return None;
         }
-        self.tool_calls.push(ModelToolCall { slot, ..ModelToolCall::default() });
+        let arguments = BoundedText::up_to(self.arguments_max);
+        self.tool_calls.push(ModelToolCall { slot, arguments, ..ModelToolCall::default() });
         self.tool_calls.last_mut()
     }
 
@@ -179,7 +186,7 @@ impl ExchangeSummary {
         if let Some(call) = self.tool_call(slot) {
             call.id = short(id.unwrap_or_default());
             call.name = short(name.unwrap_or_default());
-            call.arguments = BoundedText::default();
+            call.arguments.clear();
             call.arguments.push(arguments);
         }
     }
@@ -199,6 +206,7 @@ impl ExchangeSummary {
 
     pub(super) fn think(&mut self, text: &str) {
         *self.thinking_bytes.get_or_insert_default() += text.len() as u64;
+        self.thinking.push(text);
     }
 
     pub(super) fn refuse(&mut self, words: &str) {
@@ -213,6 +221,7 @@ impl ExchangeSummary {
         self.tool_calls.clear();
         self.tool_calls_more = 0;
         self.thinking_bytes = None;
+        self.thinking.clear();
         self.refusal = None;
     }
 }

@@ -37,4 +37,21 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
              redacted reader gets the whole frame redacted by its profile, with the fields redacted and \
              profile, and cannot read a single part.",
         ),
+    command("frames", "run.view", -3, &["readonly", "apart", "redacts"])
+        .keys(1, 1, 1)
+        .arguments("run seq [ALL] [TEXTMAX bytes]")
+        .summary(
+            "Returns a frame as a person reads it, as JSON: the messages that its request adds to the request \
+             before (with ALL every message), the answer put together, tool calls, tokens, cost and headers. \
+             Texts are cut at TEXTMAX bytes (default 200000). Damage in a body is named in `damage`, and the \
+             rest is returned.",
+        ),
+    command("frames", "run.timeline", -2, &["readonly", "apart", "redacts"])
+        .keys(1, 1, 1)
+        .arguments("run [FROM seq] [LIMIT frames]")
+        .summary(
+            "Returns the frames of a run without their bodies, as JSON: times, lanes of parallel frames, \
+             severity, tokens and cost; at most LIMIT (default 512, at most 10000), and in `next` the frame to \
+             continue with.",
+        ),
 ];

@@ -310,6 +310,17 @@ pub const ROUTES: &[HttpRoute] = &[
         .words(&[Path("run"), Path("seq")])
         .gives(ReplyShape::Json(ReplySchema::Frame))
         .summary("A frame of a run."),
+    get("/v1/runs/{run}/frames/{seq}/view", "viewFrame", "run.view")
+        .words(&[Path("run"), Path("seq"), Query("all", "ALL", Flag), Query("text_max", "TEXTMAX", Count)])
+        .gives(ReplyShape::Json(ReplySchema::FrameView))
+        .summary(
+            "A frame as a person reads it: new messages, answer, tool calls. All texts are plain text. With \
+             `all=true`, every message of the request.",
+        ),
+    get("/v1/runs/{run}/timeline", "timeline", "run.timeline")
+        .words(&[Path("run"), Query("from", "FROM", Count), Query("limit", "LIMIT", Count)])
+        .gives(ReplyShape::Json(ReplySchema::Timeline))
+        .summary("The frames of a run without their bodies, from `from` on, and where to continue."),
     post("/v1/runs/{run}/frames/{seq}/end", "endFrame", "frame.end")
         .words(&[
             Path("run"),

@@ -15,6 +15,7 @@ pub enum ReplySchema {
     Drawn,
     Feedback,
     Frame,
+    FrameView,
     Frames,
     Hits,
     Keys,
@@ -28,6 +29,7 @@ pub enum ReplySchema {
     Snapshot,
     Stats,
     Texts,
+    Timeline,
     Tokens,
     Verified,
     Versions,
@@ -48,6 +50,13 @@ pub fn components() -> Value {
     let hash = || json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" });
     let status = json!({ "enum": ["open", "ok", "failed", "abandoned"] });
     let severity = json!({ "enum": ["debug", "normal", "flagged", "escalated"] });
+    let kind = json!({ "enum": ["llm", "tool", "user", "nondet", "http", "other"] });
+    let frame_status = json!({ "enum": ["ok", "error", "aborted", "open"] });
+    let shown_severity = json!({ "enum": ["ok", "flagged", "failed", "escalated"] });
+    let digits =
+        || json!({ "type": "string", "pattern": "^[0-9]+$", "description": "Nanoseconds since 1970." });
+    let texts = || json!({ "type": "array", "items": text() });
+    let messages = || json!({ "type": "array", "items": { "$ref": "#/components/schemas/Message" } });
     json!({
         "Bytes": {
             "description": "Bytes: a string if they are UTF-8, else base64.",
@@ -95,6 +104,49 @@ pub fn components() -> Value {
                 "profile": text(),
             },
             "required": ["seq", "parent", "component", "severity", "incomplete", "error", "started_ns", "duration_ns"],
+        },
+        "Message": {
+            "description": "A message of a conversation. A part has a `type`: text, thinking, tool_call, tool_result, image, other, binary.",
+            "type": "object",
+            "properties": {
+                "role": text(), "at": or_null(text()),
+                "parts": { "type": "array", "items": { "type": "object", "properties": { "type": text() }, "required": ["type"] } },
+            },
+            "required": ["role", "at", "parts"],
+        },
+        "FrameView": {
+            "description": "A frame as a person reads it. All texts are plain text.",
+            "type": "object",
+            "properties": {
+                "seq": count(), "uid": count(), "run": text(), "component": text(), "name": or_null(text()),
+                "kind": kind.clone(), "parent": or_null(count()), "lane": count(), "began_ns": digits(),
+                "duration_ns": or_null(count()), "status": frame_status.clone(), "severity": shown_severity.clone(),
+                "why": or_null(text()), "api": or_null(text()), "model": or_null(text()),
+                "usage": or_null(json!({ "type": "object" })), "dollars": or_null(json!({ "type": "number" })),
+                "http": or_null(json!({ "type": "object" })), "request": json!({ "type": "object" }),
+                "response": or_null(json!({ "type": "object" })), "before": json!({ "type": "object" }),
+                "messages": messages(), "removed": count(), "changes": texts(), "tools": texts(),
+                "answer": messages(), "error": or_null(text()), "labels": texts(), "damage": or_null(text()),
+            },
+            "required": ["seq", "uid", "run", "component", "kind", "began_ns", "status", "severity", "request",
+                         "before", "messages", "removed", "answer", "labels", "damage"],
+        },
+        "Timeline": {
+            "type": "object",
+            "properties": {
+                "frames": { "type": "array", "items": {
+                    "type": "object",
+                    "properties": {
+                        "seq": count(), "component": text(), "name": or_null(text()), "kind": kind, "lane": count(),
+                        "began_ns": digits(), "duration_ns": or_null(count()), "status": frame_status,
+                        "severity": shown_severity, "dollars": or_null(json!({ "type": "number" })),
+                        "tokens": or_null(count()), "parent": or_null(count()), "damage": or_null(text()),
+                    },
+                    "required": ["seq", "component", "kind", "lane", "began_ns", "status", "severity"],
+                } },
+                "next": or_null(count()), "total": count(),
+            },
+            "required": ["frames", "next", "total"],
         },
         "Snapshot": {
             "type": "object",
@@ -200,6 +252,8 @@ impl ReplySchema {
             Self::Begun => component("Begun"),
             Self::Drawn => json!({ "anyOf": [{ "type": "integer" }, component("Bytes")] }),
             Self::Frame => component("Frame"),
+            Self::FrameView => component("FrameView"),
+            Self::Timeline => component("Timeline"),
             Self::Frames => json!({ "anyOf": [many("Frame"), { "type": "null" }] }),
             Self::Number => json!({ "type": "integer", "minimum": 0 }),
             Self::Object | Self::Stats => json!({ "type": "object" }),
