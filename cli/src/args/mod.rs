@@ -29,7 +29,7 @@ pub(crate) use ledger::{CheckpointArgs, LedgerCheckArgs, LedgerVerb, ProveArgs, 
 pub(crate) use memory::{
     DefineMemoryArgs, ExportTrainingArgs, ProjectionArg, RecallArgs, RememberArgs, TrainingArg,
 };
-pub(crate) use read::{DiffArgs, OpenArgs, RunsArgs, ShowArgs, StateArgs, SuspectArgs, TailArgs};
+pub(crate) use read::{DiffArgs, OpenArgs, ReportArgs, RunsArgs, ShowArgs, StateArgs, SuspectArgs, TailArgs};
 pub(crate) use record::{AttachArgs, NewRunArgs, RecordArgs};
 pub(crate) use replay::{DivergenceArg, DriftArgs, ForkArgs, ReplayArgs, TimingArg};
 pub(crate) use retain::{ForgetArgs, PinArgs, RetainArgs, UnpinArgs};
@@ -100,8 +100,11 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Follow a run while it is recorded, frame by frame, until it ends
     Tail(TailArgs),
-    /// Show where a run failed: the frame, the new part of its request, the answer, the program's exit
+    /// Show where a run failed: the frame, the new part of its request, the answer, the program's exit. With
+    /// --web: open the debugger page in a browser
     Open(OpenArgs),
+    /// Write a run, or two side by side, as one HTML file that opens without a network
+    Report(ReportArgs),
     /// Rank the steps of a failed run by how likely they caused the failure, from the record alone: a
     /// heuristic that says where to read first
     Suspect(SuspectArgs),

@@ -47,7 +47,7 @@ pub(crate) struct RunsArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("which").required(true))]
+#[command(group = clap::ArgGroup::new("which"))]
 pub(crate) struct OpenArgs {
     /// The run
     #[arg(group = "which")]
@@ -55,6 +55,28 @@ pub(crate) struct OpenArgs {
     /// Open the latest run that failed or was abandoned
     #[arg(long, group = "which")]
     pub(crate) last_failed: bool,
+    /// Open the debugger page in a browser: serve the store on this machine until Ctrl-C, or use its daemon
+    #[arg(long, conflicts_with = "profile")]
+    pub(crate) web: bool,
+    /// Port of the page on the loopback [default: a free one]
+    #[arg(long, value_name = "PORT", requires = "web")]
+    pub(crate) port: Option<u16>,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The file holds the runs as the debugger page shows them: frames, answers, what is suspect and to blame, verification. It opens from disk in a browser and loads nothing from a network. It does not hold the raw bytes: `annals tape export` does."
+)]
+pub(crate) struct ReportArgs {
+    /// The run
+    pub(crate) run: String,
+    /// A second run, to compare with
+    pub(crate) other: Option<String>,
+    /// The HTML file to write
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: std::path::PathBuf,
     #[command(flatten)]
     pub(crate) reader: ProfileArgs,
 }

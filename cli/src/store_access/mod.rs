@@ -12,6 +12,7 @@ mod mcp;
 mod memory;
 mod opening;
 mod recording;
+mod reports;
 mod retention;
 mod runs;
 mod suspects;
@@ -106,6 +107,11 @@ impl StoreAccess {
         // Recorders that write through this process take the store over.
         drop(self.host);
         self.store.close().map_err(engine_failure)
+    }
+
+    /// Reports a namespace that does not exist.
+    pub(crate) fn check_namespace(&self) -> CliResult<()> {
+        self.namespace().map(drop)
     }
 
     fn namespace(&self) -> CliResult<Namespace> {

@@ -18,8 +18,10 @@ mod mcp;
 mod memory;
 mod network;
 mod open;
+mod open_page;
 mod record;
 mod replay;
+mod report;
 mod retain;
 mod runs;
 mod serve;
@@ -57,6 +59,7 @@ pub(crate) fn run(cli: &Cli) -> CliResult<()> {
         Verb::Show(args) => show::run(global, args, &mut out),
         Verb::Tail(args) => tail::run(global, args, &mut out),
         Verb::Open(args) => open::run(global, args, &mut out),
+        Verb::Report(args) => report::run(global, args, &mut out),
         Verb::Suspect(args) => suspect::run(global, args, &mut out),
         Verb::Replay(args) => replay::run(global, args, &mut out),
         Verb::Verify(args) => verify::run(global, args, &mut out),

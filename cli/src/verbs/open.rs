@@ -7,24 +7,34 @@ use crate::args::{GlobalArgs, OpenArgs};
 use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, bytes, printable, time};
 use crate::profiles;
+use crate::store_access::{RunRow, StoreAccess};
 
 /// Most bytes of an answer that are shown.
 const SHOWN_MAX: usize = 2000;
 
+/// The named run, else the latest that failed.
+pub(super) fn named_run(door: &StoreAccess, args: &OpenArgs) -> CliResult<RunRow> {
+    if let Some(run) = &args.run {
+        return door.run(run);
+    }
+    let statuses = vec![Status::Failed, Status::Abandoned];
+    let mut failed = door.newest_runs(RunFilter { statuses, ..RunFilter::default() })?;
+    failed.next().transpose()?.map(|(_, run)| run).ok_or_else(|| {
+        Failure::missing("no run has failed", "`annals runs` lists the runs of the namespace")
+    })
+}
+
 pub(super) fn run(global: &GlobalArgs, args: &OpenArgs, out: &mut CliOutput) -> CliResult<()> {
+    if args.web {
+        return super::open_page::run(global, args, out);
+    }
+    if args.run.is_none() && !args.last_failed {
+        return Err(Failure::usage("no run is named", "name a run, or use --last-failed or --web"));
+    }
     let redactor = profiles::redactor(global, &args.reader)?;
     let by = redactor.as_ref().map(|redactor| redactor.profile().name());
     let door = super::open_to_read(global)?;
-    let run = match &args.run {
-        Some(run) => door.run(run)?,
-        None => {
-            let statuses = vec![Status::Failed, Status::Abandoned];
-            let mut failed = door.newest_runs(RunFilter { statuses, ..RunFilter::default() })?;
-            failed.next().transpose()?.map(|(_, run)| run).ok_or_else(|| {
-                Failure::missing("no run has failed", "`annals runs` lists the runs of the namespace")
-            })?
-        }
-    };
+    let run = named_run(&door, args)?;
     let failing = door.failure_report(&run.id, redactor.as_ref())?;
     let http = failing.as_ref().and_then(|failing| http_exchange(&failing.frame.metadata));
     if out.json {

@@ -38,6 +38,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
         upstreams: UpstreamOptions { upstream: args.upstream.clone(), allow_host: args.allow_host.clone() },
         tokens: Vec::new(),
         no_upgrade: global.no_upgrade,
+        makes_no_token: false,
         file: args.config.clone(),
     };
     let serving = match &args.config {

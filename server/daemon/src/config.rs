@@ -68,6 +68,9 @@ pub struct ServeConfig {
     /// Whether a store of an older format is refused instead of upgraded. Only the caller sets it.
     #[serde(skip)]
     pub no_upgrade: bool,
+    /// Whether no token is made if there is none: then only links to the page log in. Only the caller sets it.
+    #[serde(skip)]
+    pub makes_no_token: bool,
     /// The file that these settings come from. Its tokens are read again on SIGHUP. Only the caller sets it.
     #[serde(skip)]
     pub file: Option<PathBuf>,
@@ -213,6 +216,7 @@ impl ServeConfig {
             },
             tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
             no_upgrade: self.no_upgrade || other.no_upgrade,
+            makes_no_token: self.makes_no_token || other.makes_no_token,
             file: self.file.or(other.file),
         }
     }

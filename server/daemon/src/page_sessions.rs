@@ -29,10 +29,25 @@ pub(crate) struct PageSessions {
 
 #[derive(Debug, Default)]
 struct SessionState {
-    /// Hashes of codes, and when they expire on the monotonic clock; oldest first.
-    links: Vec<(blake3::Hash, u64)>,
-    /// Hashes of cookies and keys; oldest first.
-    sessions: Vec<(blake3::Hash, blake3::Hash)>,
+    /// Oldest first.
+    links: Vec<PageLink>,
+    /// Oldest first.
+    sessions: Vec<PageSession>,
+}
+
+#[derive(Debug)]
+struct PageLink {
+    code: blake3::Hash,
+    /// On the monotonic clock.
+    expires_ns: u64,
+    namespace: String,
+}
+
+#[derive(Debug)]
+struct PageSession {
+    cookie: blake3::Hash,
+    key: blake3::Hash,
+    namespace: String,
 }
 
 /// What a browser holds of a session.
@@ -61,18 +76,22 @@ impl PageSessions {
         self.address.get().map(String::as_str)
     }
 
-    /// A new code.
+    /// A new code, which gives access to a namespace.
     ///
     /// # Errors
     /// The system has no randomness.
-    pub(crate) fn make_code(&self, io: &dyn Io) -> annals::Result<String> {
+    pub(crate) fn make_code(&self, namespace: &str, io: &dyn Io) -> annals::Result<String> {
         let code = random_text(io)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ns = io.monotonic_ns();
         if state.links.len() >= LINKS_MAX {
             state.links.remove(0);
         }
-        state.links.push((blake3::hash(code.as_bytes()), now_ns.saturating_add(LINK_NS)));
+        state.links.push(PageLink {
+            code: blake3::hash(code.as_bytes()),
+            expires_ns: now_ns.saturating_add(LINK_NS),
+            namespace: namespace.to_owned(),
+        });
         Ok(code)
     }
 
@@ -86,25 +105,30 @@ impl PageSessions {
         let hash = blake3::hash(code.as_bytes());
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // Hashes compare in constant time.
-        let Some(at) = state.links.iter().position(|(link, _)| *link == hash) else {
+        let Some(at) = state.links.iter().position(|link| link.code == hash) else {
             return Ok(Err(LinkProblem::Unknown));
         };
-        let (_, expires_ns) = state.links.remove(at);
-        if expires_ns <= now_ns {
+        let link = state.links.remove(at);
+        if link.expires_ns <= now_ns {
             return Ok(Err(LinkProblem::Expired));
         }
         if state.sessions.len() >= SESSIONS_MAX {
             state.sessions.remove(0);
         }
-        state.sessions.push((blake3::hash(cookie.as_bytes()), blake3::hash(key.as_bytes())));
+        state.sessions.push(PageSession {
+            cookie: blake3::hash(cookie.as_bytes()),
+            key: blake3::hash(key.as_bytes()),
+            namespace: link.namespace,
+        });
         Ok(Ok(NewSession { cookie, key }))
     }
 
-    /// Whether these are the two parts of one session.
-    pub(crate) fn includes(&self, cookie: &str, key: &str) -> bool {
+    /// The namespace of the session that has these two parts.
+    pub(crate) fn namespace(&self, cookie: &str, key: &str) -> Option<String> {
         let (cookie, key) = (blake3::hash(cookie.as_bytes()), blake3::hash(key.as_bytes()));
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.sessions.iter().any(|known| known.0 == cookie && known.1 == key)
+        let found = state.sessions.iter().find(|session| session.cookie == cookie && session.key == key);
+        found.map(|session| session.namespace.clone())
     }
 }
 
@@ -113,4 +137,38 @@ fn random_text(io: &dyn Io) -> annals::Result<String> {
     let drawn = io.random(&mut bytes);
     drawn.map_err(|error| annals::Error::new(annals::ErrorKind::Unavailable, error.to_string()))?;
     Ok(annals_text::hex::encode(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use annals::io::sim::SimIo;
+
+    use super::*;
+
+    #[test]
+    fn code_opens_one_session_within_ten_minutes() {
+        let sim = SimIo::new(1);
+        let sessions = PageSessions::default();
+        let code = sessions.make_code("n", &sim).unwrap();
+        sim.advance_ns(LINK_NS - 1_000_000_000);
+        let held = sessions.open(&code, &sim).unwrap().unwrap();
+        assert_eq!(sessions.namespace(&held.cookie, &held.key).as_deref(), Some("n"));
+        assert_eq!(sessions.namespace(&held.key, &held.cookie), None, "each part has its place");
+        assert_eq!(sessions.open(&code, &sim).unwrap().unwrap_err(), LinkProblem::Unknown, "used");
+        let late = sessions.make_code("n", &sim).unwrap();
+        sim.advance_ns(LINK_NS + 1);
+        assert_eq!(sessions.open(&late, &sim).unwrap().unwrap_err(), LinkProblem::Expired);
+        assert_eq!(sessions.open(&late, &sim).unwrap().unwrap_err(), LinkProblem::Unknown);
+    }
+
+    /// Many links must not fill the memory, and the newest one must work.
+    #[test]
+    fn oldest_link_makes_room_for_a_new_one() {
+        let sim = SimIo::new(1);
+        let sessions = PageSessions::default();
+        let codes: Vec<_> = (0..=LINKS_MAX).map(|_| sessions.make_code("n", &sim).unwrap()).collect();
+        assert_eq!(sessions.open(&codes[0], &sim).unwrap().unwrap_err(), LinkProblem::Unknown);
+        assert!(sessions.open(&codes[1], &sim).unwrap().is_ok());
+        assert!(sessions.open(&codes[LINKS_MAX], &sim).unwrap().is_ok());
+    }
 }

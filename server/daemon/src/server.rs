@@ -139,7 +139,10 @@ pub fn serve(
             token: made,
             is_open: !asks,
             has_tls,
-            page: daemon.page_link(asks)?,
+            page: match asks {
+                true => daemon.page_link(namespace)?,
+                false => daemon.page.address().map(str::to_owned),
+            },
         };
         began_at.log();
         began(&began_at);
@@ -219,6 +222,9 @@ fn load_tokens(
     access::check_names(&tokens, &configured)?;
     tokens.extend(configured);
     let mut made = None;
+    if serving.makes_no_token {
+        return Ok((TokenRegistry::new(tokens), None));
+    }
     if asks && tokens.is_empty() && serving.log == Some(LogFormat::Json) {
         let why = "there is no token, and a JSON log must not show one: make one with `annals token add`";
         return Err(ServeError::Refused(why.to_owned()));

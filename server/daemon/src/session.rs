@@ -307,7 +307,15 @@ impl Daemon {
     /// # Errors
     /// As [`Daemon::tenant`].
     pub(super) fn owner(&self) -> annals::Result<Grant> {
-        let tenant = self.tenant(&self.home)?;
+        self.owner_of(&self.home)
+    }
+
+    /// All rights in a namespace.
+    ///
+    /// # Errors
+    /// As [`Daemon::tenant`].
+    pub(super) fn owner_of(&self, namespace: &str) -> annals::Result<Grant> {
+        let tenant = self.tenant(namespace)?;
         Ok(Grant {
             name: "owner".into(),
             rights: Rights::ALL,
@@ -318,16 +326,13 @@ impl Daemon {
         })
     }
 
-    /// The address of the page; with a one-time login where clients need a token (`asks`). `None` without HTTP.
+    /// A link to the page that logs in once, to a namespace. `None` without HTTP.
     ///
     /// # Errors
     /// The system has no randomness.
-    pub(super) fn page_link(&self, asks: bool) -> annals::Result<Option<String>> {
+    pub(super) fn page_link(&self, namespace: &str) -> annals::Result<Option<String>> {
         let Some(address) = self.page.address() else { return Ok(None) };
-        if !asks {
-            return Ok(Some(address.to_owned()));
-        }
-        let code = self.page.make_code(&*self.io)?;
+        let code = self.page.make_code(namespace, &*self.io)?;
         Ok(Some(format!("{address}#/login/{code}")))
     }
 

@@ -73,13 +73,31 @@ function hasDirectionMarks(text) {
   return /[\u202a-\u202e\u2066-\u2069]/u.test(text);
 }
 
-/// JSON with indents; texts that are no JSON stay as they are.
+/// JSON with indents. Only the white space between tokens changes: numbers, strings and repeated members stay as
+/// they were recorded. Texts that are no JSON stay as they are.
 function prettyJson(text) {
+  if (text.length > 2_000_000 || !/^\s*[[{]/.test(text)) return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    JSON.parse(text);
   } catch {
     return text;
   }
+  const out = [];
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/gs)) {
+    const last = out.at(-1);
+    if (token === "}" || token === "]") {
+      depth -= 1;
+      out.push(last === "{" || last === "[" ? token : line() + token);
+    } else {
+      if (last === "{" || last === "[" || last === ",") out.push(line());
+      out.push(token);
+      if (token === "{" || token === "[") depth += 1;
+      if (token === ":") out.push(" ");
+    }
+  }
+  return out.join("");
 }
 
 /// A word of a shell command.

@@ -42,6 +42,9 @@ function frameMessages(view, more, link) {
       : h("p", { class: "collapsed" }, text, link ? [": see ", link] : null));
   }
   if (view.removed > 0) parts.push(h("p", { class: "removed" }, `− ${plural(view.removed, "message")} of the request before ${view.removed === 1 ? "is" : "are"} not in this one`));
+  if (view.changes?.length > 0) {
+    parts.push(h("details", {}, h("summary", {}, `${plural(view.changes.length, "change")} of parameters and tools since frame ${before.seq ?? "?"}`), view.changes.map((change) => h("div", { class: "mono" }, visibleText(change)))));
+  }
   if (isConversation && before.messages > 0 && view.messages.length > 0) {
     parts.push(h("h2", { class: "dim" }, `${view.messages.length} new`));
   }
@@ -51,7 +54,6 @@ function frameMessages(view, more, link) {
 
 function frameAnswer(view) {
   const answer = view.answer ?? [];
-  if (view.kind === "user" && (view.messages ?? []).length === 0) return drawMessages(answer);
   if (answer.length === 0 && !view.error) {
     return h("div", { class: "rule dim" }, view.status === "open" ? "The answer is still arriving." : "No answer was recorded.");
   }

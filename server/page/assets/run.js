@@ -64,7 +64,7 @@ class RunView {
       const view = await withSkeleton(this.frame, this.source.view(this.run, seq));
       if (seq !== this.seq) return;
       this.view = view;
-      const earlier = this.timeline.frames.findLast((frame) => frame.seq < seq && frame.kind === "llm");
+      const earlier = view.before?.seq;
       const sentence = this.failure?.seq === seq ? this.sentence() : null;
       if (raw) {
         replace(this.frame, frameHead(view), this.rawTabs(raw), h("div", {}));
@@ -73,7 +73,7 @@ class RunView {
         drawFrame(this.frame, view, {
           sentence,
           more: this.source.isLive && view.before?.messages ? () => this.drawAll() : null,
-          link: earlier && h("a", { href: this.address(earlier.seq) }, `frame ${earlier.seq}`),
+          link: earlier && h("a", { href: this.address(earlier) }, `frame ${earlier}`),
         });
       }
       this.frame.append(this.newer);
@@ -127,7 +127,7 @@ class RunView {
       isBad && failure?.seq && h("div", {},
         h("span", { class: "failed" }, sentence ? `Failed: ${sentence}` : "The run failed; its record names no reason."), " ",
         h("a", { href: this.address(failure.seq) }, `frame ${failure.seq}`), " ",
-        this.suspect?.length ? [h("span", { class: "dim" }, " · most suspect: "), this.suspect.slice(0, 3).map((step) => [h("a", { href: this.address(step.seq) }, `frame ${step.seq}`), " "])] : null));
+        this.suspect?.length ? [h("span", { class: "dim" }, " · most suspect: "), this.suspect.slice(0, 3).map((step, place) => [place ? ", " : "", h("a", { href: this.address(step.seq), title: `S${place + 1} in the timeline` }, `frame ${step.seq}`)])] : null));
     this.banner.classList.remove("hidden");
     if (failure?.seq === this.seq && this.view && !this.raw) this.drawFrame();
   }
@@ -138,7 +138,7 @@ class RunView {
     const suspect = isBad ? await this.source.suspect(this.run).catch(() => []) : [];
     this.suspect = suspect;
     suspect.slice(0, 5).forEach((step, place) => {
-      badges.set(step.seq, { text: `${place + 1}.`, title: `place ${place + 1} of the suspect steps, score ${step.score.toFixed(2)}` });
+      badges.set(step.seq, { text: `S${place + 1}`, title: `place ${place + 1} of the suspect steps, score ${step.score.toFixed(2)}` });
     });
     const blame = await this.source.blame(this.run).catch(() => null);
     this.blame = blame;
@@ -178,6 +178,7 @@ class RunView {
       ])),
       (view.http?.request_headers?.length || view.http?.response_headers?.length) ? h("section", {},
         headers(view.http.request_headers, "request headers"), headers(view.http.response_headers, "response headers")) : null,
+      view.tools?.length > 0 && h("section", {}, h("details", {}, h("summary", {}, `${plural(view.tools.length, "tool")} offered`), view.tools.map((tool) => h("div", { class: "mono" }, visibleText(tool))))),
       step && h("section", {}, h("h2", {}, "Suspect ", h("span", { class: "dim" }, `score ${step.score.toFixed(2)}, place ${this.suspect.indexOf(step) + 1} of ${this.suspect.length}`)),
         h("p", { class: "dim" }, "A heuristic from the record alone."),
         step.signals.slice(0, 5).map((signal) => h("p", {}, `${signal.name}: ${visibleText(signal.why)}`))),
@@ -232,8 +233,8 @@ class RunView {
     const id = (view.messages ?? []).flatMap((message) => message.parts).find((part) => part.type === "tool_result")?.id;
     if (id) rows.push(["tool result", `annals fork ${at} --tool-result ${shellWord(id)}=FILE`]);
     return h("section", { class: "fork" }, h("h2", {}, "Fork from here"),
-      h("p", { class: "dim" }, "Runs the recorded program again from this frame, into a new run:"),
-      rows.map(([name, command]) => h("div", {}, h("span", { class: "dim" }, `${name} `), h("code", {}, command), " ", copyButton(command, "copy", `command for ${name}`))));
+      h("p", { class: "dim" }, "Runs the recorded program, or another one after --, from this frame into a new run:"),
+      rows.map(([name, command]) => h("div", { class: "command" }, h("span", { class: "dim" }, name), h("code", {}, command), copyButton(command, "copy", `command for ${name}`))));
   }
 
   drawPanels() {

@@ -58,16 +58,19 @@ class RunsView {
 
   async open() {
     document.title = "runs · annals";
-    const stats = this.source.get("/v1/store/stats").catch(() => null);
     try {
       await withSkeleton(this.body, this.more());
     } catch (problem) {
       return this.drawProblem(problem);
     }
-    this.all = (await stats)?.runs;
+    performance.mark("annals-first-rows");
     if (this.runs.length === 0) this.drawNone();
     else this.drawCount();
     this.follow();
+    this.source.get("/v1/store/stats").then((stats) => {
+      this.all = stats.runs;
+      this.drawCount();
+    }, () => {});
   }
 
   async update(route) {

@@ -70,10 +70,10 @@ class Timeline {
     const [from, length] = this.bars[index];
     const time = frame.duration_ns == null ? "" : durationText(frame.duration_ns);
     const badge = this.badges.get(frame.seq);
-    const lane = frame.lane ? ` lane ${frame.lane}` : "";
+    const lane = frame.lane ? `lane ${frame.lane}` : "";
     return h("li", {},
       h("a", { href: this.address(frame.seq), "aria-current": frame.seq === this.current ? "true" : null,
-        title: [`frame ${frame.seq}`, visibleText(this.name(frame)), time, lane, badge?.title].filter(Boolean).join(", ") },
+        title: [`frame ${frame.seq}`, visibleText(this.name(frame)), time, lane, frame.damage && `damaged: ${visibleText(frame.damage)}`, badge?.title].filter(Boolean).join(", ") },
       h("span", { class: "seq" }, frame.seq),
       h("span", { class: "name", style: frame.lane ? { "padding-left": `${Math.min(frame.lane, 4) * 8}px` } : {} }, visibleText(this.name(frame))),
       h("span", { class: "bar" }, h("i", { class: verdict === "ok" ? "" : verdict, style: { left: `${from * 98}%`, width: `${length * 98}%` } })),

@@ -8,7 +8,7 @@ use super::parse::{no_subcommand, word_is, wrong_subcommand_arity};
 use crate::command_table::CommandHandler;
 use crate::databases::DATABASES;
 use crate::glob;
-use crate::turn::{CommandCall, CommandResult};
+use crate::turn::{CommandCall, CommandRefusal, CommandResult, wrong_arity};
 use annals_wire::resp::Reply;
 use annals_wire::schema::{all_commands, docs};
 
@@ -16,6 +16,7 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("command", commands),
     ("config", config),
     ("info", info),
+    ("page.link", page_link),
     ("slowlog", slowlog),
     ("time", |call| {
         let now = call.daemon.now_ns();
@@ -23,6 +24,26 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
         Ok(Reply::Array(vec![text(now / 1_000_000_000), text(now / 1000 % 1_000_000)]))
     }),
 ];
+
+fn page_link(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    if !call.session.local {
+        return Err("NOPERM a link to the page needs a connection by a Unix socket".into());
+    }
+    let namespace = match call.rest(1) {
+        [] => call.tenant.name.clone(),
+        [name] => {
+            let name = std::str::from_utf8(name).unwrap_or_default();
+            if !call.daemon.store.namespaces()?.iter().any(|known| known == name) {
+                return Err(CommandRefusal(format!("NOTFOUND there is no namespace {name:?}")));
+            }
+            name.to_owned()
+        }
+        _ => return Err(wrong_arity("page.link")),
+    };
+    let link = call.daemon.page_link(&namespace)?;
+    let link = link.ok_or("UNAVAILABLE this daemon does not serve HTTP: start it with --http ADDRESS:PORT")?;
+    Ok(Reply::text(link))
+}
 
 fn commands(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (word, count) = (call.word(1), call.words.len());

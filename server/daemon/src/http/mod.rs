@@ -308,8 +308,8 @@ impl HttpShared {
             problem.with_header("www-authenticate", HeaderValue::from_static("Bearer"))
         };
         let Some(header) = request.headers().get(AUTHORIZATION) else {
-            if self.has_page_session(request.headers()) {
-                return Ok(self.daemon.owner()?);
+            if let Some(namespace) = self.page_namespace(request.headers()) {
+                return Ok(self.daemon.owner_of(&namespace)?);
             }
             return self.anonymous_grant.clone().ok_or_else(told);
         };

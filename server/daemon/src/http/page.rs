@@ -88,13 +88,15 @@ fn is_own_fetch(headers: &HeaderMap) -> bool {
 }
 
 impl HttpShared {
-    /// Whether a request belongs to a session of the page.
-    pub(super) fn has_page_session(&self, headers: &HeaderMap) -> bool {
-        let Some(key) = headers.get(KEY_HEADER).and_then(|key| key.to_str().ok()) else { return false };
+    /// The namespace of the page's session that a request belongs to.
+    pub(super) fn page_namespace(&self, headers: &HeaderMap) -> Option<String> {
+        if !is_own_fetch(headers) {
+            return None;
+        }
+        let key = headers.get(KEY_HEADER)?.to_str().ok()?;
         let cookies = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
-        let mut pairs =
-            cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.split_once('='));
-        let cookie = pairs.find(|(name, _)| name.trim() == self.session_cookie);
-        is_own_fetch(headers) && cookie.is_some_and(|(_, value)| self.daemon.page.includes(value.trim(), key))
+        let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.split_once('='));
+        let (_, cookie) = pairs.find(|(name, _)| name.trim() == self.session_cookie)?;
+        self.daemon.page.namespace(cookie.trim(), key)
     }
 }

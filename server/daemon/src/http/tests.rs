@@ -1,6 +1,7 @@
 //! The API as a client sees it: bytes over a socket.
 
 mod events;
+mod page;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

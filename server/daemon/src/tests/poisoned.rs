@@ -15,7 +15,7 @@ use super::{DaemonBench, TestClient};
 use crate::databases::TurnBatch;
 
 /// Commands without an effect on the store, and without a reply that depends on it.
-const NEUTRAL: &str = "ping echo hello auth select quit reset client multi exec discard command config info slowlog time script";
+const NEUTRAL: &str = "ping echo hello auth select quit reset client multi exec discard command config info slowlog time script page.link";
 
 /// For each command that writes: arguments with which it writes something after `PREPARATION`.
 const WRITES: &str = "

@@ -209,16 +209,16 @@ pub const ROUTES: &[HttpRoute] = &[
         .summary("The properties of a run."),
     get("/v1/runs/{run}/failure", "runFailure", "run.failure")
         .words(&[Path("run")])
-        .gives(ReplyShape::Found(ReplySchema::Object))
-        .summary("The frame of a run to read first, and why the run failed."),
+        .gives(ReplyShape::Json(ReplySchema::ObjectOrNull))
+        .summary("The frame of a run to read first, and why the run failed; null if the run has no frames."),
     get("/v1/runs/{run}/suspect", "suspectSteps", "run.suspect")
         .words(&[Path("run")])
         .gives(ReplyShape::Json(ReplySchema::Array))
         .summary("The steps of a run, the most suspect first: a heuristic from the record alone."),
     get("/v1/runs/{run}/blame", "runBlame", "run.blame")
         .words(&[Path("run")])
-        .gives(ReplyShape::Found(ReplySchema::Object))
-        .summary("The stored blame of a run: its rows, best first."),
+        .gives(ReplyShape::Json(ReplySchema::ObjectOrNull))
+        .summary("The stored blame of a run: its rows, best first; null if there is none."),
     get("/v1/runs/{run}/diff", "diffRuns", "run.diff")
         .words(&[Path("run"), RequiredQuery("with", Text)])
         .gives(ReplyShape::Json(ReplySchema::Object))

@@ -15,6 +15,12 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         .since("1.0.0")
         .arguments("[section ...]")
         .summary("Returns information about the server."),
+    command("server", "page.link", -1, &["operate", "slow"])
+        .arguments("[namespace]")
+        .summary(
+            "Returns a link to the debugger page that logs in once, within 10 minutes, with all rights in the \
+             namespace (default: that of the connection). Needs a connection by a Unix socket and a daemon with --http.",
+        ),
     command("server", "slowlog", -2, &["operate", "slow"])
         .since("2.2.12")
         .arguments("subcommand [count]")

@@ -1,0 +1,113 @@
+// A daemon on a scratch store, and its API as a client of its own uses it.
+import { spawn, execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+const annals = process.env.PAGE_ANNALS;
+
+export class Daemon {
+  static async start(...options) {
+    const daemon = new Daemon();
+    daemon.folder = mkdtempSync(join(tmpdir(), 'annals-page-'));
+    daemon.store = join(daemon.folder, 'store');
+    daemon.cli('import', '--format', 'chat', '--id', '{task_id}-{trial}', '--status-from', 'reward', process.env.PAGE_RUNS);
+    daemon.token = daemon.cli('token', 'add', 'test').trim();
+    daemon.reader = daemon.cli('token', 'add', 'reader', '--profile', 'safe').trim();
+    daemon.process = spawn(annals, ['--store', daemon.store, 'serve', '--http', '127.0.0.1:0', ...options], { stdio: ['ignore', 'ignore', 'pipe'] });
+    let text = '';
+    daemon.link = await new Promise((resolve, reject) => {
+      daemon.process.stderr.on('data', (data) => {
+        text += data;
+        const link = /http:\S+#\/login\/[0-9a-f]{64}/.exec(text);
+        if (link && text.includes('ready')) resolve(link[0]);
+      });
+      daemon.process.on('exit', () => reject(new Error(text)));
+    });
+    daemon.base = daemon.link.split('#')[0];
+    return daemon;
+  }
+
+  cli(...words) {
+    return execFileSync(annals, ['--store', this.store, ...words], { encoding: 'utf8', maxBuffer: 64 << 20, stdio: ['ignore', 'pipe', 'pipe'] });
+  }
+
+  async ask(method, path, body) {
+    const response = await fetch(new URL(path, this.base), {
+      method, headers: { authorization: `Bearer ${this.token}`, 'content-type': 'application/json' }, body: body && JSON.stringify(body),
+    });
+    if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${await response.text()}`);
+    return response.status === 204 ? null : response.json();
+  }
+
+  begin(name, more = {}) { return this.ask('POST', '/v1/runs', { name, ...more }); }
+  end(name, status = 'ok') { return this.ask('POST', `/v1/runs/${encodeURIComponent(name)}/end`, { status }); }
+  frame(run, frame) { return this.ask('POST', `/v1/runs/${encodeURIComponent(run)}/frames`, frame); }
+
+  async stop() {
+    this.process.removeAllListeners('exit');
+    const ended = new Promise((resolve) => { this.process.on('exit', resolve); });
+    this.process.kill('SIGINT');
+    await ended;
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+}
+
+/// A model call with these messages, as an import has it.
+export function call(messages, answer, more = {}) {
+  return { component: 'llm', request: JSON.stringify({ model: 'gpt-4o', messages }), response: JSON.stringify(answer), ...more };
+}
+
+/// Text that would be markup, move other text, or end a script if the page did not take it as text.
+export const HOSTILE = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1"> \u202egnitirw tfel\u202c \u001b[31mred\u001b[0m \u0000 ﷽ 👩‍👩‍👧';
+
+export async function fill(daemon) {
+  const second = 1_000_000_000n;
+  const start = BigInt(Date.now()) * 1_000_000n - 3600n * second;
+  const at = (seconds) => Number(start + BigInt(Math.round(seconds * 1e9)));
+
+  // Hostile text in every place that a recorder fills.
+  await daemon.begin(`hostile <script> ${'\u202e'}txt`, { agent: HOSTILE.replace('\u0000', ''), model: '"><script>window.hacked=1</script>', tags: { '<b>': '<i>' } });
+  const hostile = `hostile <script> ${'\u202e'}txt`;
+  await daemon.frame(hostile, call([{ role: '<script>', content: HOSTILE }], { role: 'assistant', content: HOSTILE, tool_calls: [{ id: '"><x', type: 'function', function: { name: '<script>alert(1)</script>.sh', arguments: '{"a":"</script>"}' } }] }));
+  await daemon.frame(hostile, { component: '<script>', request: { base64: Buffer.from([0xff, 0xfe, 0x00, 0x80, 0x3c, 0x73]).toString('base64') }, response: { base64: Buffer.from([0xc3, 0x28]).toString('base64') } });
+  await daemon.frame(hostile, { component: 'tool', request: 'one line', response: 'x'.repeat(10_000_000), error: true, severity: 'escalated' });
+  await daemon.end(hostile, 'failed');
+
+  // Parallel calls with times.
+  await daemon.begin('timed', { agent: 'planner', model: 'gpt-4o', tags: { team: 'red' }, started_ns: at(0) });
+  const messages = [{ role: 'system', content: 'You book flights.' }, { role: 'user', content: 'Book me a flight to Oslo.' }];
+  const answer = { role: 'assistant', content: 'I look at two airlines.', tool_calls: ['SAS', 'Norwegian'].map((name, index) => ({ id: `call-${index}`, type: 'function', function: { name: 'search', arguments: JSON.stringify({ airline: name, to: 'OSL' }) } })) };
+  await daemon.frame('timed', call(messages, answer, { started_ns: at(0.2), duration_ns: 1_800_000_000 }));
+  await daemon.frame('timed', { component: 'tool', request: '{"airline":"SAS"}', response: '[{"flight":"SK1472","price":129}]', metadata: { tool: { name: 'search' } }, parent: 1, started_ns: at(2.1), duration_ns: 2_400_000_000 });
+  await daemon.frame('timed', { component: 'tool', request: '{"airline":"Norwegian"}', response: 'upstream timed out after 5 s', metadata: { tool: { name: 'search' } }, parent: 1, error: true, severity: 'flagged', started_ns: at(2.2), duration_ns: 5_000_000_000 });
+  const results = [...messages, answer, { role: 'tool', tool_call_id: 'call-0', content: '[{"flight":"SK1472","price":129}]' }, { role: 'tool', tool_call_id: 'call-1', content: 'upstream timed out after 5 s' }];
+  await daemon.frame('timed', call(results, { role: 'assistant', content: 'SK1472 costs 129 euro. Shall I book it?' }, { started_ns: at(7.4), duration_ns: 1_200_000_000 }));
+  await daemon.ask('POST', '/v1/runs/timed/snapshots', { state: '{"step":"asked","flights":["SK1472"]}' });
+  await daemon.frame('timed', call([...results, { role: 'assistant', content: 'SK1472 costs 129 euro. Shall I book it?' }, { role: 'user', content: 'Yes.' }], { role: 'assistant', content: 'Booked.' }, { started_ns: at(20), duration_ns: 900_000_000 }));
+  await daemon.ask('POST', '/v1/runs/timed/snapshots', { state: '{"step":"booked","flights":["SK1472"],"price":129}' });
+  await daemon.end('timed', 'failed');
+
+  // A tree of forks.
+  for (let number = 1; number < 100; number += 1) {
+    const from = number % 3 === 0 && number > 3 ? `fork-${number - 3}` : 'timed';
+    await daemon.ask('POST', `/v1/runs/${from}/fork`, { at: 1 + (number % 4), name: `fork-${number}` });
+    await daemon.frame(`fork-${number}`, call(messages, { role: 'assistant', content: `Another answer, number ${number}.` }));
+    await daemon.end(`fork-${number}`, number % 5 === 0 ? 'ok' : 'failed');
+  }
+
+  // A long run, whose last requests have 1 MB.
+  await daemon.begin('long');
+  const frames = Number(process.env.PAGE_FRAMES ?? 2000);
+  for (let from = 0; from < frames - 3; from += 50) {
+    for (let at = from; at < Math.min(from + 50, frames - 3); at += 1) {
+      await daemon.frame('long', { component: at % 2 ? 'tool' : 'user', request: `question ${at}`, response: `answer ${at}`, duration_ns: 1000 * at });
+    }
+  }
+  const big = [{ role: 'system', content: 'word '.repeat(200_000) }, { role: 'user', content: 'A short question.' }];
+  for (let at = 0; at < 3; at += 1) {
+    big.push({ role: 'user', content: `Question ${at}` });
+    await daemon.frame('long', call(big, { role: 'assistant', content: `Answer ${at}` }));
+  }
+  await daemon.end('long');
+}

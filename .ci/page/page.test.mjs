@@ -1,0 +1,381 @@
+// The page and the report in Chromium. Each test says what a reader could not do if it failed.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, readFileSync, statSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { chromium } from 'playwright-core';
+import { Daemon, fill } from './daemon.mjs';
+
+const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const images = process.env.PAGE_IMAGES;
+mkdirSync(images, { recursive: true });
+const only = process.argv[2];
+const tests = [];
+const test = (name, run) => tests.push([name, run]);
+const figures = {};
+
+const daemon = await Daemon.start();
+await fill(daemon);
+const browser = await chromium.launch({ executablePath: process.env.PAGE_CHROMIUM, args: ['--no-sandbox'] });
+
+/// A page that fails the test on an error of its scripts or a breach of its policy.
+async function tab(options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1400, height: 860 }, colorScheme: 'light', ...options });
+  const page = await context.newPage();
+  page.problems = [];
+  page.on('pageerror', (error) => page.problems.push(`${error.stack}`));
+  page.on('console', (message) => {
+    if (message.type() === 'error' && !/status of (401|403|404|410)/.test(message.text())) page.problems.push(message.text());
+  });
+  return page;
+}
+
+/// A page with a session, at an address.
+async function opened(hash, options = {}) {
+  const page = await tab(options);
+  const link = newLink();
+  await page.goto(`${link}?to=${encodeURIComponent(hash.slice(1))}`);
+  await settled(page);
+  return page;
+}
+
+function newLink() {
+  return execFileSync(process.env.PAGE_ANNALS, ['--store', daemon.store, 'open', '--web', '--json'], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] }).split('"')[3];
+}
+
+/// No request is on its way, except the streams of events.
+async function settled(page) {
+  await page.waitForFunction(() => document.querySelector('main') && !document.querySelector('.skeleton'));
+  await page.waitForTimeout(250);
+}
+
+async function done(page) {
+  assert.deepEqual(page.problems, []);
+  assert.equal(await page.evaluate(() => window.hacked), undefined, 'recorded text ran as a script');
+  await page.context().close();
+}
+
+async function accessible(page, what) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
+  const serious = violations.filter((of) => ['serious', 'critical'].includes(of.impact));
+  assert.deepEqual(serious.map((of) => [of.id, of.nodes.slice(0, 3).map((node) => node.html.slice(0, 200))]), [], what);
+}
+
+const shot = (page, name) => page.screenshot({ path: join(images, `${name}.png`) });
+
+test('login link opens the runs once', async () => {
+  const page = await tab();
+  await page.goto(daemon.link);
+  await page.waitForSelector('tbody tr a');
+  assert.ok(!page.url().includes('login'), 'the code left the address');
+  await page.reload();
+  await page.waitForSelector('tbody tr a');
+  await done(page);
+  const again = await tab();
+  await again.goto(daemon.link);
+  await again.waitForSelector('.notice');
+  assert.match(await again.textContent('.notice'), /no longer valid.*used before/s);
+  await shot(again, 'used-link');
+  await done(again);
+});
+
+test('page without a session takes a token', async () => {
+  const page = await tab();
+  await page.goto(daemon.base);
+  await page.waitForSelector('.notice');
+  assert.match(await page.textContent('.notice'), /needs a session/);
+  await shot(page, 'no-session');
+  await page.fill('input[type=password]', daemon.token);
+  await page.keyboard.press('Enter');
+  await page.waitForSelector('tbody tr a');
+  assert.equal(await page.evaluate(() => JSON.stringify(localStorage)), '{}', 'the token is not stored');
+  await done(page);
+});
+
+test('redacted reader sees a banner and no raw content', async () => {
+  const page = await tab();
+  await page.goto(`${daemon.base}#/run/timed/1`);
+  await page.waitForSelector('.notice, .frame h1');
+  if (await page.$('input[type=password]')) {
+    await page.fill('input[type=password]', daemon.reader);
+    await page.keyboard.press('Enter');
+  }
+  await page.waitForSelector('.frame h1');
+  assert.match(await page.textContent('.banner'), /Redacted by profile safe/);
+  await done(page);
+});
+
+const VIEWS = [
+  ['runs', '#/runs'], ['failed-runs', '#/runs?status=failed'], ['no-match', '#/runs?agent=nobody'], ['run', '#/run/timed/4'], ['run-failed', '#/run/timed'],
+  ['raw', '#/run/timed/4?raw=request'], ['compare', '#/compare/timed/fork-4'], ['forks', '#/forks/timed'], ['memory', '#/memory?q=cancel%20a%20reservation'],
+  ['decisions', '#/decisions'], ['lessons', '#/lessons'], ['store', '#/store'], ['hostile', `#/run/${encodeURIComponent(`hostile <script> ${'\u202e'}txt`)}/1`], ['gone', '#/run/none'],
+];
+
+for (const theme of ['light', 'dark']) {
+  test(`every view is readable in ${theme} colours`, async () => {
+    for (const [name, hash] of VIEWS) {
+      const page = await opened(hash, { colorScheme: theme });
+      await page.waitForTimeout(300);
+      await shot(page, `${name}-${theme}`);
+      await accessible(page, `${name}, ${theme}`);
+      await done(page);
+    }
+  });
+}
+
+for (const [width, height] of [[900, 700], [480, 800]]) {
+  test(`views fit a window of ${width} columns`, async () => {
+    for (const name of ['runs', 'run', 'compare']) {
+      const page = await opened(VIEWS.find(([of]) => of === name)[1], { viewport: { width, height } });
+      await shot(page, `${name}-${width}`);
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+      assert.ok(wide <= width, `${name}: ${wide} > ${width}`);
+      await done(page);
+    }
+  });
+}
+
+test('failed run opens at its failed frame with the reason', async () => {
+  const page = await opened('#/run/timed');
+  assert.match(await page.textContent('.frame h1'), /Frame 3/);
+  assert.match(await page.textContent('.banner'), /failed/i);
+  assert.match(await page.textContent('.frame'), /timed out after 5 s/);
+  await done(page);
+});
+
+test('hostile text stays text in every view', async () => {
+  const name = encodeURIComponent(`hostile <script> ${'\u202e'}txt`);
+  for (const hash of ['#/runs', `#/run/${name}/1`, `#/run/${name}/2`, `#/run/${name}/3`, `#/run/${name}/1?raw=request`, `#/run/${name}/2?raw=response`, `#/run/${name}/3?raw=response`, `#/compare/${name}/timed`, `#/forks/${name}`]) {
+    const page = await opened(hash);
+    await page.waitForTimeout(300);
+    assert.equal(await page.evaluate(() => document.querySelectorAll('main script, main img[src=x], main iframe').length), 0, hash);
+    await done(page);
+  }
+  const page = await opened(`#/run/${name}/1`);
+  assert.match(await page.textContent('.frame'), /<script>window\.hacked=1<\/script>/);
+  assert.match(await page.textContent('.banner'), /\\u202e/, 'a name cannot turn the text beside it');
+  assert.match(await page.textContent('.frame'), /change the direction of text/);
+  await done(page);
+});
+
+test('body of 10 MB shows its beginning and all on request', async () => {
+  const name = encodeURIComponent(`hostile <script> ${'\u202e'}txt`);
+  const page = await opened(`#/run/${name}/3?raw=response`);
+  await page.waitForSelector('pre.body');
+  assert.match(await page.textContent('.frame'), /first 200\.0 KB of 10\.0 MB/);
+  await page.click('text=show all');
+  await page.waitForFunction(() => document.querySelector('pre.body').textContent.length === 10_000_000);
+  await done(page);
+});
+
+test('every action has a key', async () => {
+  const page = await opened('#/runs');
+  await page.keyboard.press('j');
+  await page.keyboard.press('j');
+  await page.keyboard.press('Enter');
+  await page.waitForSelector('.frame h1');
+  await page.goto(`${daemon.base}#/run/timed/1`);
+  await settled(page);
+  const title = () => page.textContent('.frame h1');
+  const at = (seq) => page.waitForFunction((text) => document.querySelector('.frame h1')?.textContent === text, `Frame ${seq}`);
+  await at(1);
+  await page.keyboard.press('j');
+  await at(2);
+  await page.keyboard.press('k');
+  await at(1);
+  await page.keyboard.type('g5');
+  await at(5);
+  await page.keyboard.press('r');
+  await page.waitForSelector('pre.body');
+  assert.match(await page.textContent('pre.body'), /"model":"gpt-4o"/);
+  await page.keyboard.press('r');
+  await page.waitForSelector('.message');
+  await page.keyboard.press('s');
+  await page.waitForSelector('[aria-label="what changed"]');
+  assert.match(await page.textContent('[aria-label="what changed"]'), /\$\.step.*"asked".*"booked"/s);
+  await page.keyboard.press('m');
+  await page.waitForFunction(() => document.querySelectorAll('.message').length > 5);
+  await page.keyboard.press('[');
+  assert.ok(await page.$('.run.no-left'));
+  await page.keyboard.press(']');
+  assert.ok(await page.$('.run.no-right'));
+  await page.keyboard.press('x');
+  await page.waitForFunction(() => document.activeElement.textContent === 'copy');
+  const theme = await page.evaluate(() => document.documentElement.dataset.theme);
+  await page.keyboard.press('t');
+  assert.notEqual(await page.evaluate(() => document.documentElement.dataset.theme), theme);
+  await page.keyboard.press('?');
+  await page.waitForSelector('dialog[open]');
+  await shot(page, 'keys');
+  await page.keyboard.press('Escape');
+  await page.keyboard.press('/');
+  await page.keyboard.type('timed@2');
+  await page.keyboard.press('Enter');
+  await at(2);
+  assert.match(await title(), /2/);
+  await done(page);
+});
+
+test('from a failure last night to its fork in eight actions', async () => {
+  const page = await opened('#/runs');
+  let actions = 0;
+  const act = async (what) => { actions += 1; await what; };
+  await act(page.selectOption('[name=status]', 'failed'));
+  await page.waitForFunction(() => location.hash.includes('status=failed'));
+  await settled(page);
+  await act(page.click('tbody a:has-text("timed") >> nth=0'));
+  await page.waitForSelector('.frame h1:has-text("Frame 3")');
+  assert.match(await page.textContent('.frame'), /timed out/);
+  await act(page.keyboard.press('x'));
+  const command = await page.textContent('.fork code');
+  assert.equal(command, 'annals fork timed@3');
+  figures['actions to the fork command'] = actions;
+  assert.ok(actions <= 8);
+  await done(page);
+});
+
+test('run that is recorded shows new frames on request', async () => {
+  await daemon.begin('live');
+  await daemon.frame('live', { component: 'user', request: '', response: 'first' });
+  const page = await opened('#/run/live/1');
+  assert.match(await page.textContent('.banner'), /being recorded/);
+  await page.waitForFunction(() => document.querySelector('.live').textContent === 'live');
+  for (let at = 0; at < 12; at += 1) await daemon.frame('live', { component: 'user', request: '', response: `more ${at}` });
+  await page.waitForSelector('.newer:has-text("12 new frames")');
+  assert.match(await page.textContent('.frame h1'), /Frame 1/, 'the view stays where its reader is');
+  await shot(page, 'live');
+  await page.click('.newer');
+  await page.waitForSelector('.frame h1:has-text("Frame 13")');
+  await daemon.end('live', 'failed');
+  await page.waitForSelector('.banner:has-text("failed")');
+  await done(page);
+});
+
+test('new runs are counted and rows stay in place', async () => {
+  const page = await opened('#/runs');
+  const first = await page.textContent('tbody a');
+  await page.waitForFunction(() => document.querySelector('.live').textContent === 'live');
+  await daemon.begin('newest');
+  await page.waitForSelector('button:has-text("1 new run")');
+  assert.equal(await page.textContent('tbody a'), first);
+  await page.click('button:has-text("1 new run")');
+  await page.waitForSelector('tbody a:has-text("newest")');
+  await daemon.end('newest');
+  await page.waitForFunction(() => [...document.querySelectorAll('tbody tr')].some((row) => row.textContent.includes('newest') && row.textContent.includes('ok')));
+  await done(page);
+});
+
+test('two ticked runs are compared at their first difference', async () => {
+  const page = await opened('#/runs');
+  const ticks = await page.$$('tbody input[type=checkbox]');
+  await ticks[0].check();
+  await ticks[1].check();
+  await page.click('button:has-text("compare")');
+  await page.waitForSelector('.compare .pairs a[aria-current]');
+  await done(page);
+});
+
+/// The longest task of the browser's main thread while `act` runs, in milliseconds.
+async function longestTask(page, act) {
+  await page.evaluate(() => {
+    window.tasks = [];
+    new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({ type: 'longtask' });
+  });
+  await act();
+  await page.waitForTimeout(300);
+  return page.evaluate(() => Math.max(0, ...window.tasks));
+}
+
+test('2,000 frames scroll without a long task', async () => {
+  const page = await opened('#/run/long/1');
+  await page.waitForFunction(() => document.querySelector('.timeline .head').textContent.includes('2,000'));
+  await page.waitForTimeout(500);
+  figures['longest task, timeline of 2,000 frames (ms)'] = await longestTask(page, async () => {
+    for (let top = 0; top < 48_000; top += 1200) {
+      await page.evaluate((to) => { document.querySelector('.timeline .scroll').scrollTop = to; }, top);
+      await page.waitForTimeout(16);
+    }
+  });
+  await done(page);
+});
+
+test('request of 1 MB opens at once', async () => {
+  const page = await opened('#/run/long/1999');
+  const began = Date.now();
+  await page.keyboard.press('j');
+  await page.waitForFunction(() => document.querySelector('.frame h1')?.textContent === 'Frame 2000');
+  figures['a frame with a request of 1 MB (ms)'] = Date.now() - began;
+  assert.match(await page.textContent('.frame'), /messages as before, 1\.0 MB/);
+  await done(page);
+});
+
+test('first view is there at once', async () => {
+  const page = await opened('#/runs');
+  const times = [];
+  for (let at = 0; at < 5; at += 1) {
+    await page.reload();
+    await page.waitForSelector('tbody tr a');
+    times.push(await page.evaluate(() => performance.getEntriesByName('annals-first-rows')[0].startTime));
+  }
+  figures['first rows after navigation, median of 5 (ms)'] = Math.round(times.sort((a, b) => a - b)[2]);
+  await done(page);
+});
+
+test('report opens from disk without a network', async () => {
+  const out = join(daemon.folder, 'report.html');
+  daemon.cli('report', 'timed', '-o', out);
+  const page = await tab();
+  const requests = [];
+  page.on('request', (request) => requests.push(request.url()));
+  await page.goto(pathToFileURL(out).href);
+  await page.waitForSelector('.frame h1');
+  assert.match(await page.textContent('.banner'), /timed/);
+  assert.deepEqual(requests.filter((url) => !url.startsWith('file:') && !url.startsWith('data:')), []);
+  await page.keyboard.press('j');
+  await page.waitForSelector('.frame h1:has-text("Frame 4")');
+  await shot(page, 'report');
+  await accessible(page, 'report');
+  await done(page);
+  const hostile = join(daemon.folder, 'hostile.html');
+  daemon.cli('report', `hostile <script> ${'\u202e'}txt`, '-o', hostile);
+  const other = await tab();
+  await other.goto(pathToFileURL(hostile).href);
+  await other.waitForSelector('.frame h1');
+  await other.keyboard.press('k');
+  await other.waitForTimeout(300);
+  await done(other);
+  const pair = join(daemon.folder, 'pair.html');
+  daemon.cli('report', 'timed', 'fork-4', '-o', pair);
+  const both = await tab();
+  await both.goto(pathToFileURL(pair).href);
+  await both.waitForSelector('.compare .pairs a[aria-current]');
+  await shot(both, 'report-compare');
+  await done(both);
+  const long = join(daemon.folder, 'real.html');
+  const runs = (await daemon.ask('GET', '/v1/runs?count=1000')).runs.filter((run) => run.frames >= 45 && run.frames <= 65);
+  if (runs[0]) {
+    daemon.cli('report', runs[0].name, '-o', long);
+    figures[`report of a real run of ${runs[0].frames} frames (bytes)`] = statSync(long).size;
+    assert.ok(statSync(long).size < 500_000);
+  }
+});
+
+let failed = 0;
+for (const [name, run] of tests) {
+  if (only && !name.includes(only)) continue;
+  try {
+    await run();
+    console.log(`ok      ${name}`);
+  } catch (error) {
+    failed += 1;
+    console.log(`FAILED  ${name}\n${error.stack}`);
+  }
+}
+await browser.close();
+await daemon.stop();
+for (const [name, value] of Object.entries(figures)) console.log(`${name}: ${value}`);
+console.log(failed ? `${failed} failed` : 'all passed');
+process.exit(failed ? 1 : 0);

@@ -1,0 +1,62 @@
+//! `annals report`: one run, or two side by side, as an HTML file that opens without a network.
+
+use annals::io::{Io, RealIo};
+use serde_json::json;
+
+use crate::args::{GlobalArgs, ReportArgs};
+use crate::atomic_file::{self, FileAccess};
+use crate::failure::{CliResult, Failure};
+use crate::output::{CliOutput, bytes, plural, printable};
+use crate::profiles;
+
+/// Damages that a message names.
+const DAMAGE_NAMED: usize = 5;
+
+pub(super) fn run(global: &GlobalArgs, args: &ReportArgs, out: &mut CliOutput) -> CliResult<()> {
+    let redactor = profiles::redactor(global, &args.reader)?;
+    let redactor = redactor.as_ref();
+    let door = super::open_to_read(global)?;
+    let names: Vec<&String> = [&args.run].into_iter().chain(&args.other).collect();
+    let runs = names.iter().map(|id| door.reported_run(id, redactor)).collect::<CliResult<Vec<_>>>()?;
+    let diff = match names.as_slice() {
+        [a, b] => Some(door.reported_diff(a, b)?),
+        _ => None,
+    };
+    let damage: Vec<&String> = runs.iter().flat_map(|run| &run.damage).collect();
+    let checkpoint = door.checkpoint()?;
+    let frames: u64 = runs.iter().map(|run| run.data["run"]["frames"].as_u64().unwrap_or(0)).sum();
+    let titles: Vec<_> = runs.iter().filter_map(|run| run.data["run"]["name"].as_str()).collect();
+    let title = format!("{} - annals report", titles.join(" and "));
+    let data = json!({
+        "made_ns": RealIo::new().now_ns().to_string(), "profile": redactor.map(|by| by.profile().name()),
+        "annals": env!("CARGO_PKG_VERSION"), "diff": diff,
+        "ledger": checkpoint.to_json(None).ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok()),
+        "runs": runs.iter().map(|run| &run.data).collect::<Vec<_>>(),
+    });
+    let html = annals_server::report(&title, &data);
+    let written = atomic_file::write(&args.output, FileAccess::Owner, |file| {
+        std::io::Write::write_all(file, html.as_bytes()).map_err(crate::failure::output_failure)
+    });
+    written?.map_err(|error| {
+        Failure::failed(format!("cannot write {}: {error}", args.output.display()), "name a file in a folder that exists")
+    })?;
+    let (path, len) = (args.output.to_string_lossy(), html.len() as u64);
+    if out.json {
+        out.object(&json!({
+            "report": path, "bytes": len, "runs": titles, "frames": frames, "damage": damage,
+            "redacted": redactor.map(|by| by.profile().name()),
+        }))?;
+    } else {
+        out.line(format_args!("{}: {}, {}", printable(&path), plural(frames, "frame"), bytes(len)))?;
+    }
+    profiles::print_redaction_note(redactor);
+    out.flush()?;
+    if damage.is_empty() {
+        return Ok(());
+    }
+    let named: Vec<&str> = damage.iter().take(DAMAGE_NAMED).map(|what| what.as_str()).collect();
+    let more = damage.len().saturating_sub(DAMAGE_NAMED);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let message = format!("the report is written, but not everything could be read: {}{more}", named.join("; "));
+    Err(Failure::damage(message, "`annals verify` checks the whole store, `annals repair` saves the rest"))
+}
