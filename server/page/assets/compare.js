@@ -47,7 +47,7 @@ class CompareView {
 
   row(index) {
     const pair = this.pairs[index];
-    const word = { same: "same", changed: [pair.input && "request", pair.output && "answer"].filter(Boolean).join(" and ") + (pair.says_same ? " (form only)" : " differs"), dropped: "only in the first", added: "only in the second" }[pair.kind];
+    const word = { same: "same", changed: [pair.input && "request", pair.output && "answer"].filter(Boolean).join(" and ") + (pair.says_same ? ": other form" : pair.input && pair.output ? " differ" : " differs"), dropped: "only in the first", added: "only in the second" }[pair.kind];
     const kind = { same: "dim", changed: pair.says_same ? "dim" : "flagged", dropped: "failed", added: "ok" }[pair.kind];
     return h("li", {}, h("a", { href: routeHash(["compare", this.a, this.b], { at: String(index) }), "aria-current": index === this.at ? "true" : null },
       h("span", { class: "number" }, pair.a ?? ""), h("span", { class: "number" }, pair.b ?? ""), h("span", { class: kind }, word)));
@@ -58,14 +58,20 @@ class CompareView {
     const views = await Promise.all([[this.a, pair.a], [this.b, pair.b]].map(([run, seq]) => (seq ? this.source.view(run, seq).catch((problem) => problem) : null)));
     if (shown !== this.at) return;
     const texts = views.map((view) => (view && !(view instanceof Error) ? answerText(view) : null));
+    const lists = views.map((view) => view?.messages?.map((message) => JSON.stringify([message.role, message.parts])) ?? []);
+    const same = new Set(lists[0].flatMap((text, at) => (text === lists[1][at] ? [at] : [])));
     views.forEach((view, side) => {
       const into = this.sides[side];
       if (!view) replace(into, h("p", { class: "dim" }, "No such frame in this run."));
       else if (view instanceof Error) replace(into, h("p", { class: "why" }, view.message));
-      else drawFrame(into, view, {});
-      if (view && pair.kind === "changed" && texts[0] !== null && texts[1] !== null && texts[0] !== texts[1]) {
-        const lines = changedLines(texts[0], texts[1])[side];
-        into.append(h("div", { class: "rule" }, h("h2", {}, "Answer, by line")), h("div", { class: "mono" }, lines.map(([line, isChanged]) => h("div", { class: `part ${isChanged ? (side ? "added" : "removed") : ""}`, dir: "auto" }, line || " "))));
+      else {
+        let answer;
+        if (pair.kind === "changed" && texts[0] !== null && texts[1] !== null && texts[0] !== texts[1]) {
+          const lines = changedLines(texts[0], texts[1])[side];
+          answer = [h("div", { class: "rule" }, h("h2", {}, "Answer"), h("span", { class: "dim" }, "changed lines are marked")),
+            h("div", { class: "mono" }, lines.map(([line, isChanged]) => h("div", { class: `part ${isChanged ? (side ? "added" : "removed") : ""}`, dir: "auto" }, line || " ")))];
+        }
+        drawFrame(into, view, { answer, same });
       }
       into.parentElement.scrollTop = 0;
     });

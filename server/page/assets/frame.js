@@ -4,14 +4,14 @@
 const RAW_BYTES = 200_000;
 
 /// Draws a view of a frame (`GET /v1/runs/RUN/frames/N/view`) into `into`. `more()` asks for all messages.
-function drawFrame(into, view, { more, link, sentence } = {}) {
+function drawFrame(into, view, { more, link, sentence, answer, same } = {}) {
   replace(into,
     frameHead(view),
     sentence && h("p", { class: "why", role: "note" }, sentence),
     view.why && view.why !== sentence && h("p", { class: "why" }, visibleText(view.why)),
     view.damage && h("p", { class: "why" }, h("strong", {}, "Damaged: "), visibleText(view.damage), ". What could be read stands below."),
-    frameMessages(view, more, link),
-    frameAnswer(view));
+    frameMessages(view, more, link, same),
+    answer ?? frameAnswer(view));
 }
 
 function frameHead(view) {
@@ -23,7 +23,7 @@ function frameHead(view) {
     dollarsText(view.dollars),
     http && `${http.method} ${http.target}${http.status ? ` → ${http.status}` : ""}`,
   ].filter(Boolean);
-  return h("div", { class: "head" },
+  return h("div", { class: "frame-head" },
     h("h1", {}, `Frame ${view.seq}`), " ",
     h("span", {}, visibleText(view.component)),
     facts.map((fact) => h("span", { class: "dim" }, visibleText(fact))),
@@ -31,7 +31,7 @@ function frameHead(view) {
     (view.labels ?? []).map((label) => h("span", { class: "label" }, visibleText(label))));
 }
 
-function frameMessages(view, more, link) {
+function frameMessages(view, more, link, same) {
   const before = view.before ?? { messages: 0, bytes: 0 };
   const isConversation = view.kind === "llm";
   const parts = [];
@@ -48,7 +48,25 @@ function frameMessages(view, more, link) {
   if (isConversation && before.messages > 0 && view.messages.length > 0) {
     parts.push(h("h2", { class: "dim" }, `${view.messages.length} new`));
   }
-  parts.push(drawMessages(view.messages ?? []));
+  parts.push(same?.size ? withoutSame(view.messages ?? [], same) : drawMessages(view.messages ?? []));
+  return parts;
+}
+
+/// Messages without those that both runs have, which stand in one line for each stretch.
+function withoutSame(messages, same) {
+  const parts = [];
+  for (let at = 0; at < messages.length;) {
+    let end = at;
+    while (end < messages.length && same.has(end) === same.has(at)) end += 1;
+    const stretch = messages.slice(at, end);
+    if (same.has(at)) {
+      const line = button(`+ ${plural(stretch.length, "message")} the same in both: show`, () => line.replaceWith(h("div", {}, drawMessages(stretch))), { class: "collapsed" });
+      parts.push(line);
+    } else {
+      parts.push(drawMessages(stretch));
+    }
+    at = end;
+  }
   return parts;
 }
 

@@ -67,22 +67,55 @@ async function recalled(source, question) {
     found.text && h("details", {}, h("summary", {}, `what a prompt would get (about ${countText(Math.ceil(found.text.length / 4))} tokens)`), h("pre", { class: "body" }, found.text))];
 }
 
+/// Calls of decisions by JSON-RPC. The daemon notes calls as inputs of the caller's next decision; those of the page
+/// get a scope of their own, which takes none.
+async function decisionCall(source, method, params) {
+  const answer = await source.post("/v1/cstp", { jsonrpc: "2.0", id: 1, method, params: { ...params, agentId: "annals-page" } });
+  if (answer.error) throw new Problem(200, "", answer.error.message);
+  return answer.result;
+}
+
 class DecisionsView extends SectionsView {
-  constructor(app) {
-    const call = async (source, method, params) => {
-      const answer = await source.post("/v1/cstp", { jsonrpc: "2.0", id: 1, method, params });
-      if (answer.error) throw new Problem(200, "", answer.error.message);
-      return answer.result;
-    };
-    super(app, "decisions", [
-      ["Decisions", async (source) => {
-        const result = await call(source, "cstp.listDecisions", { limit: 200 });
-        const rows = result.decisions ?? [];
-        return plainTable([["date", (row) => row.date ?? row.createdAt ?? ""], ["decision", (row) => row.title ?? row.decision ?? ""], ["category", (row) => row.category], ["stakes", (row) => row.stakes],
-          ["confidence", (row) => (row.confidence == null ? "" : row.confidence.toFixed(2)), true], ["status", (row) => row.status], ["id", (row) => row.id]], rows, "No decision is recorded: `annals decide` records one.");
-      }],
-    ]);
+  constructor(app, route) {
+    const { id } = route.query;
+    super(app, "decisions", id
+      ? [[`Decision ${visibleText(id)}`, async (source) => drawDecision(await decisionCall(source, "cstp.getDecision", { id }))]]
+      : [["Decisions", async (source) => {
+        const { decisions, total } = await decisionCall(source, "cstp.queryDecisions", { limit: 200 });
+        return [total > decisions.length && h("p", { class: "dim" }, `the newest ${decisions.length} of ${countText(total)}`),
+          plainTable([["when", (row) => row.created_at?.slice(0, 19).replace("T", " ")], ["decision", (row) => h("a", { href: routeHash(["decisions"], { id: row.id }) }, visibleText(row.decision ?? row.title ?? row.id))],
+            ["category", (row) => row.category], ["stakes", (row) => row.stakes], ["confidence", (row) => row.confidence?.toFixed(2), true], ["quality", (row) => row.quality_score?.toFixed(2), true],
+            ["status", (row) => row.outcome ?? row.status], ["by", (row) => row.recorded_by]], decisions, "No decision is recorded: `annals decide` records one.")];
+      }]]);
+    this.id = id;
   }
+
+  update(route) { if (route.query.id !== this.id) this.app.reopen(); }
+}
+
+/// A decision with its deliberation: inputs at the left, steps at the right, a line for each use.
+function drawDecision(decision) {
+  const { inputs = [], steps = [] } = decision.deliberation ?? {};
+  const facts = [["confidence", decision.confidence], ["category", decision.category], ["stakes", decision.stakes], ["status", decision.outcome ?? decision.status], ["context", decision.context],
+    ["when", decision.created_at], ["by", decision.recorded_by], ["reasons", (decision.reasons ?? []).map((reason) => `${reason.type}: ${reason.text}`).join("; ")]];
+  return [h("p", {}, h("strong", {}, visibleText(decision.decision ?? ""))),
+    h("dl", {}, facts.filter(([, value]) => value != null && value !== "").map(([name, value]) => [h("dt", {}, name), h("dd", {}, visibleText(value))])),
+    decision.run && h("p", {}, h("a", { href: routeHash(["run", decision.run, decision.frame ? String(decision.frame) : null]) }, `run ${visibleText(decision.run)}`)),
+    h("h2", {}, "Deliberation"), inputs.length + steps.length === 0 ? h("p", { class: "dim" }, "None was recorded.") : deliberationGraph(inputs, steps)];
+}
+
+function deliberationGraph(inputs, steps) {
+  const short = (text, most) => visibleText([...text].length > most ? `${[...text].slice(0, most - 1).join("")}…` : text);
+  const [row, right] = [28, 440];
+  const y = (at) => 18 + at * row;
+  const places = new Map(inputs.map((input, at) => [input.id, at]));
+  const height = y(Math.max(inputs.length, steps.length)) + 4;
+  return h("div", { class: "graph" }, svg("svg", { width: 1080, height, role: "img", "aria-label": `${plural(inputs.length, "input")}, ${plural(steps.length, "step")}` },
+    steps.flatMap((step, at) => (step.inputs_used ?? []).filter((id) => places.has(id)).map((id) => svg("path", { class: "edge", d: `M${right - 60},${y(places.get(id))} C${right - 30},${y(places.get(id))} ${right - 40},${y(at)} ${right - 8},${y(at)}` }))),
+    inputs.map((input, at) => svg("text", { x: 0, y: y(at) + 4 }, svg("title", {}, visibleText(input.text)), short(input.text, 52))),
+    steps.map((step, at) => [
+      svg("circle", { class: `dot ${(step.inputs_used ?? []).length > 1 ? "flagged" : ""}`, cx: right, cy: y(at), r: 4 }),
+      svg("text", { x: right + 12, y: y(at) + 4 }, svg("title", {}, visibleText(step.thought)), `${step.step}. ${short(step.thought, 80)}${(step.inputs_used ?? []).length > 1 ? `  (${step.inputs_used.length} inputs converge)` : ""}`)])));
 }
 
 class LessonsView extends SectionsView {
@@ -101,7 +134,7 @@ class LessonsView extends SectionsView {
       }],
       ["Latest changes", async (source) => {
         const { events } = await source.get("/v1/diagnostics/audit", { count: 100 });
-        return plainTable([["event", (row) => row.type ?? row.event ?? ""], ["details", (row) => JSON.stringify(row)]], events, "Nothing has happened yet.");
+        return plainTable([["when", (row) => row.at ?? row.time ?? ""], ["event", (row) => row.type ?? row.event ?? ""], ["details", (row) => JSON.stringify(row)]], events, "Nothing has happened yet.");
       }],
     ]);
   }
@@ -110,7 +143,7 @@ class LessonsView extends SectionsView {
 /// What the store's bytes are for, in words.
 const BYTE_KINDS = [
   ["piece_bytes", "bodies of frames and values"], ["recipe_bytes", "how bodies are put together"], ["frame_record_bytes", "records of frames"],
-  ["run_record_bytes", "records of runs"], ["kv_record_bytes", "keys and values"], ["chain_bytes", "chain of batches"], ["log_file_bytes", "heads of log files"],
+  ["run_record_bytes", "records of runs"], ["kv_record_bytes", "keys and values"], ["chain_bytes", "chain of batches"], ["log_file_bytes", "other bytes of log files"],
   ["table_bytes", "index tables"], ["vector_bytes", "vectors"], ["manifest_bytes", "manifest"], ["other_bytes", "other"],
 ];
 
@@ -130,8 +163,9 @@ class StoreView extends SectionsView {
         const response = await source.ask("/v1/store/retain", { method: "POST", headers: { "content-type": "application/json" }, body: `{"dry_run":true,"at_ns":${at}}` });
         const plan = await response.json();
         return [h("p", { class: "dim" }, "What the built-in policy would drop by then. A daemon drops only with --retain."),
-          plainTable([["rule", (row) => row.rule ?? row.name], ["keeps", (row) => countText(row.kept ?? row.keeps ?? 0), true], ["drops", (row) => countText(row.dropped ?? row.drops ?? 0), true], ["frames", (row) => countText(row.frames ?? row.dropped_frames ?? null), true]], plan.rules ?? [], "The policy has no rules."),
-          h("details", {}, h("summary", {}, "whole plan"), h("pre", { class: "body" }, JSON.stringify(plan, null, 2)))];
+          plainTable([["rule", (row) => row.rule], ["keeps runs", (row) => row.keep], ["kept", (row) => plural(row.kept.runs, "run"), true],
+            ["dropped", (row) => plural(row.dropped.runs, "run"), true], ["frames of them", (row) => countText(row.dropped.frames), true], ["recorded bytes of them", (row) => bytesText(row.dropped.bytes), true]], plan.rules ?? [], "The policy has no rules."),
+          h("p", { class: "dim" }, [plan.pinned?.runs && plural(plan.pinned.runs, "pinned run"), plan.open && plural(plan.open, "open run"), plan.unmatched?.runs && `${plural(plan.unmatched.runs, "run")} that no rule matches`].filter(Boolean).join(", "), plan.pinned?.runs || plan.open || plan.unmatched?.runs ? " stay as they are." : "")];
       }],
       ["Verification", async (source) => {
         const body = h("div", {}, h("p", { class: "dim" }, "Reads every file and every run, and checks all hashes and links."), button("verify now", async () => {
