@@ -22,6 +22,7 @@ mod memory;
 mod network;
 mod nondet;
 mod order;
+mod page;
 mod peak_memory;
 mod program;
 mod reading;

@@ -78,6 +78,7 @@ class App {
       if (link.getAttribute("href") === `#/${this.route.parts[0]}`) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
+    view.element.prepend(h("h1", { class: "visually-hidden" }, this.route.parts.slice(0, 2).map(visibleText).join(" ")));
     document.body.replaceChildren(this.header, view.element, this.said);
     try {
       await view.open(this.route);

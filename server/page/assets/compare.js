@@ -144,7 +144,7 @@ function forkTree(runs, current) {
   const x = (frame) => 12 + (frame / most) * wide;
   const places = new Map(runs.map((run, row) => [run.uid, row]));
   const y = (row) => 20 + row * 28;
-  return svg("svg", { width: wide + 460, height: y(runs.length) + 12, role: "img", "aria-label": `tree of ${plural(runs.length, "run")}` },
+  return svg("svg", { width: wide + 460, height: y(runs.length) + 12, role: "group", "aria-label": `tree of ${plural(runs.length, "run")}` },
     svg("text", { x: x(0), y: y(runs.length) + 4 }, "frame 0"), svg("text", { x: x(most) - 12, y: y(runs.length) + 4 }, String(most)),
     runs.map((run, row) => {
       const parent = run.parent && places.get(run.parent.uid);

@@ -185,7 +185,24 @@ class RunView {
       row && h("section", {}, h("h2", {}, "Blame"), intervalChart(row),
         h("p", { class: "dim" }, `${row.flip_rate.toFixed(2)} of its perturbed forks no longer fail`)),
       this.stateSection(view.seq),
-      this.forkSection(view));
+      this.forkSection(view),
+      this.runSection(facts));
+  }
+
+  /// What is known of the whole run; in a report also what its making verified.
+  runSection(facts) {
+    const { info } = this;
+    const hash = (text) => text && [h("span", { class: "mono", title: text }, `${text.slice(0, 16)} `), copyButton(text, "copy", "hash")];
+    const part = this.source.document?.runs.find((of) => of.run.name === this.run);
+    const ledger = this.source.document?.ledger;
+    return h("section", {}, h("h2", {}, "Run"), facts([
+      ["number", info.uid], ["agent", info.agent && visibleText(info.agent)], ["model", info.model && visibleText(info.model)],
+      ...Object.entries(info.tags ?? {}).map(([key, value]) => [visibleText(key), visibleText(value)]),
+      ["fingerprint", hash(info.fingerprint)],
+      ["verified", part && (part.verified.error ? h("span", { class: "failed" }, visibleText(part.verified.error)) : `${plural(part.verified.frames, "frame")}, ${bytesText(part.verified.bytes)}: all hashes and links are right`)],
+      ["ledger", ledger && [`${plural(ledger.size ?? ledger.leaves ?? 0, "leaf").replace("leafs", "leaves")} `, hash(ledger.root)]],
+      ["damage", part?.damage.length ? h("span", { class: "failed" }, part.damage.map(visibleText).join("; ")) : null],
+    ]));
   }
 
   /// The state after the frame and what changed in it, read when it is opened.
@@ -260,7 +277,11 @@ class RunView {
   followRun(loading) {
     const path = HttpSource.path(this.run, `/events?from=${this.info.frames + 1}`);
     loading.then(() => this.source.follow(path, async (name, data) => {
-      if (name === "frame") {
+      if (name === "frame" && this.timeline.index(data.seq) >= 0) {
+        // It was there already, while its answer was still arriving.
+        await this.timeline.refresh(data.seq);
+        if (data.seq === this.seq) this.drawFrame();
+      } else if (name === "frame") {
         this.waiting = Math.max(this.waiting, data.seq - this.timeline.frames.length);
         this.newer.textContent = `${plural(this.waiting, "new frame")}`;
         this.newer.classList.toggle("hidden", this.waiting <= 0);
@@ -316,7 +337,7 @@ class RunView {
     return {
       j: ["frame down", () => this.step(1)], ArrowDown: ["", () => this.step(1)], ArrowRight: ["", () => this.step(1)],
       k: ["frame up", () => this.step(-1)], ArrowUp: ["", () => this.step(-1)], ArrowLeft: ["", () => this.step(-1)],
-      G: ["last frame", () => { this.seq = this.timeline.frames.at(-1)?.seq ?? this.seq; location.hash = this.address(this.seq); }],
+      G: ["last frame", () => { location.hash = this.address(this.timeline.frames.at(-1)?.seq ?? this.seq); }],
       r: ["raw bytes, and back", () => { if (this.source.isLive) location.hash = this.address(this.seq, { raw: this.raw ? null : "request" }); }],
       m: ["all messages", () => this.frame.querySelector("[data-key=m]")?.click()],
       s: ["state after the frame", () => { this.openRight(); this.loadState(this.seq, this.stateBody); this.stateBody.scrollIntoView({ block: "nearest" }); }],

@@ -125,7 +125,7 @@ class LessonsView extends SectionsView {
         const counts = Object.entries(await source.get("/v1/diagnostics/distribution"));
         const most = Math.max(1, ...counts.map(([, count]) => count));
         if (counts.every(([, count]) => count === 0)) return h("p", { class: "dim" }, "No failed session is recorded: `annals diagnose` records how one ended.");
-        return plainTable([["category", ([name]) => name], ["sessions", ([, count]) => countText(count), true], ["", ([, count]) => h("span", { class: "meter", style: { width: `${(count / most) * 200}px` } })]], counts, "");
+        return plainTable([["category", ([name]) => name], ["sessions", ([, count]) => countText(count), true], ["share", ([, count]) => h("span", { class: "meter", style: { width: `${(count / most) * 200}px` } })]], counts, "");
       }],
       ["Misleading observations", async (source) => {
         const { observations } = await source.get("/v1/diagnostics/misleading");
@@ -155,17 +155,19 @@ class StoreView extends SectionsView {
         const kinds = BYTE_KINDS.map(([name, text]) => [text, stats[name] ?? 0]).filter(([, bytes]) => bytes > 0).sort((a, b) => b[1] - a[1]);
         const most = Math.max(1, ...kinds.map(([, bytes]) => bytes));
         return [h("p", {}, `${plural(stats.runs, "run")}, ${plural(stats.frames, "frame")}: ${bytesText(stats.raw_bytes)} recorded, ${bytesText(stats.disk_bytes)} on disk`, stats.disk_bytes > 0 && stats.raw_bytes > stats.disk_bytes ? `, ${(stats.raw_bytes / stats.disk_bytes).toFixed(1)} times smaller` : ""),
-          plainTable([["bytes for", ([name]) => name], ["size", ([, bytes]) => bytesText(bytes), true], ["", ([, bytes]) => h("span", { class: "meter", style: { width: `${(bytes / most) * 240}px` } })]], kinds, ""),
+          plainTable([["bytes for", ([name]) => name], ["size", ([, bytes]) => bytesText(bytes), true], ["share", ([, bytes]) => h("span", { class: "meter", style: { width: `${(bytes / most) * 240}px` } })]], kinds, ""),
           h("p", { class: "dim" }, "ledger root ", h("span", { class: "mono" }, stats.ledger_root ?? ""), ` of ${plural(stats.ledger_leaves ?? 0, "leaf").replace("leafs", "leaves")} `, stats.ledger_root && copyButton(stats.ledger_root, "copy", "ledger root"))];
       }],
-      ["Retention, next 7 days", async (source) => {
-        const at = `${BigInt(Date.now() + 7 * 86400e3) * 1000000n}`;
-        const response = await source.ask("/v1/store/retain", { method: "POST", headers: { "content-type": "application/json" }, body: `{"dry_run":true,"at_ns":${at}}` });
-        const plan = await response.json();
-        return [h("p", { class: "dim" }, "What the built-in policy would drop by then. A daemon drops only with --retain."),
-          plainTable([["rule", (row) => row.rule], ["keeps runs", (row) => row.keep], ["kept", (row) => plural(row.kept.runs, "run"), true],
-            ["dropped", (row) => plural(row.dropped.runs, "run"), true], ["frames of them", (row) => countText(row.dropped.frames), true], ["recorded bytes of them", (row) => bytesText(row.dropped.bytes), true]], plan.rules ?? [], "The policy has no rules."),
-          h("p", { class: "dim" }, [plan.pinned?.runs && plural(plan.pinned.runs, "pinned run"), plan.open && plural(plan.open, "open run"), plan.unmatched?.runs && `${plural(plan.unmatched.runs, "run")} that no rule matches`].filter(Boolean).join(", "), plan.pinned?.runs || plan.open || plan.unmatched?.runs ? " stay as they are." : "")];
+      ["Retention, next 7 days", (source) => {
+        // Asked on request only: the store records each plan that was made.
+        const body = h("div", {}, h("p", { class: "dim" }, "What the built-in policy would drop by then. A daemon drops only with --retain."), button("show the plan", async () => {
+          try {
+            replace(body, await retentionPlan(source));
+          } catch (problem) {
+            replace(body, h("p", { class: "why", role: "alert" }, visibleText(problem.message)));
+          }
+        }));
+        return body;
       }],
       ["Verification", async (source) => {
         const body = h("div", {}, h("p", { class: "dim" }, "Reads every file and every run, and checks all hashes and links."), button("verify now", async () => {
@@ -186,4 +188,15 @@ class StoreView extends SectionsView {
       }],
     ]);
   }
+}
+
+/// What the built-in policy would drop within 7 days.
+async function retentionPlan(source) {
+  const at = `${BigInt(Date.now() + 7 * 86400e3) * 1000000n}`;
+  const response = await source.ask("/v1/store/retain", { method: "POST", headers: { "content-type": "application/json" }, body: `{"dry_run":true,"at_ns":${at}}` });
+  const plan = await response.json();
+  const kept = [plan.pinned?.runs && plural(plan.pinned.runs, "pinned run"), plan.open && plural(plan.open, "open run"), plan.unmatched?.runs && `${plural(plan.unmatched.runs, "run")} that no rule matches`].filter(Boolean);
+  return [plainTable([["rule", (row) => row.rule], ["keeps runs", (row) => row.keep], ["kept", (row) => plural(row.kept.runs, "run"), true],
+    ["dropped", (row) => plural(row.dropped.runs, "run"), true], ["frames of them", (row) => countText(row.dropped.frames), true], ["recorded bytes of them", (row) => bytesText(row.dropped.bytes), true]], plan.rules ?? [], "The policy has no rules."),
+    kept.length > 0 && h("p", { class: "dim" }, `Left alone: ${kept.join(", ")}.`)];
 }

@@ -35,6 +35,16 @@ class Timeline {
     return page.frames.length;
   }
 
+  /// Reads one frame again.
+  async refresh(seq) {
+    const { frames: [frame] } = await this.source.timeline(this.run, seq, 1);
+    const at = this.index(seq);
+    if (!frame || at < 0) return;
+    this.frames[at] = frame;
+    this.measure();
+    this.rows.redraw(at);
+  }
+
   draw() {
     this.measure();
     this.count.textContent = plural(this.frames.length, "frame");

@@ -1,0 +1,209 @@
+//! The debugger page and the report as a person opens them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Stdio};
+
+use annals::{Component, Frame, RunSpec, Status, Store};
+use serde_json::{Value, json};
+
+use crate::CliBench;
+
+const HOSTILE: &str = "</script><script>alert(1)</script>\u{202e}";
+
+fn bench() -> CliBench {
+    let bench = CliBench::new();
+    let store = Store::open(bench.path(".annals")).unwrap();
+    let space = store.namespace("default").unwrap();
+    for (name, answer) in [("good", "Booked."), ("bad/run", HOSTILE)] {
+        let run = space.begin_run(RunSpec::new(name).agent("planner")).unwrap();
+        let ask = json!({ "model": "m", "messages": [{ "role": "user", "content": "write to ada@example.org" }] });
+        let answer = json!({ "role": "assistant", "content": answer });
+        run.record(Frame::new(Component::Llm, ask.to_string(), answer.to_string())).unwrap();
+        run.snapshot(format!("{{\"of\":\"{name}\"}}"), &[]).unwrap();
+        run.end(if name == "good" { Status::Ok } else { Status::Failed }).unwrap();
+    }
+    store.close().unwrap();
+    // A child process of another test inherits the lock file until it executes its program.
+    while bench.run("put released yes").stderr.contains("is writing to") {}
+    bench
+}
+
+#[expect(clippy::disallowed_methods, reason = "reads the report as a browser would")]
+fn read(bench: &CliBench, name: &str) -> String {
+    std::fs::read_to_string(bench.path(name)).unwrap()
+}
+
+/// The data inside a report.
+fn data(page: &str) -> Value {
+    let data = page.split("id=\"annals-report\">").nth(1).unwrap().split("</script>").next().unwrap();
+    serde_json::from_str(data).unwrap()
+}
+
+#[test]
+fn report_holds_a_run_in_one_file() {
+    let bench = bench();
+    let text = bench.run("report bad/run -o r.html").text();
+    assert!(text.starts_with("r.html: 1 frame, "), "{text}");
+    let page = read(&bench, "r.html");
+    assert_eq!(page.to_lowercase().matches("<script").count(), 2, "recorded text became a script");
+    assert!(!page.contains(" src=") && !page.contains(" href=") && !page.contains("@import"), "it loads a file");
+    let data = data(&page);
+    let run = &data["runs"][0];
+    assert_eq!(run["run"]["name"], "bad/run");
+    assert_eq!(run["run"]["fingerprint"].as_str().unwrap().len(), 64);
+    assert_eq!(run["views"]["1"]["answer"][0]["parts"][0]["text"], HOSTILE);
+    assert_eq!(run["timeline"]["frames"].as_array().unwrap().len(), 1);
+    assert_eq!((&run["verified"]["frames"], &run["damage"]), (&json!(1), &json!([])));
+    assert_eq!(run["states"][0]["state"], "{\"of\":\"bad/run\"}");
+    assert_eq!(run["failure"]["seq"], 1);
+    assert!(data["ledger"].is_object(), "{data}");
+    let [told] = bench.run("report bad/run -o r.html --json").json().try_into().unwrap();
+    assert_eq!((&told["report"], &told["runs"], &told["damage"]), (&json!("r.html"), &json!(["bad/run"]), &json!([])));
+}
+
+#[test]
+fn report_of_two_runs_pairs_their_frames() {
+    let bench = bench();
+    bench.run("report good bad/run -o pair.html").ok();
+    let data = data(&read(&bench, "pair.html"));
+    assert_eq!(data["diff"]["pairs"][0]["kind"], "changed");
+    assert_eq!(data["diff"]["pairs"][0]["output"], true);
+    assert_eq!(data["runs"].as_array().unwrap().len(), 2);
+}
+
+/// A hash or a state beside redacted text would let a reader check guesses.
+#[test]
+fn redacted_report_holds_no_values_and_no_hashes() {
+    let bench = bench();
+    bench.run("report good -o safe.html --as safe").ok();
+    let page = read(&bench, "safe.html");
+    assert!(!page.contains("ada@example.org"), "the address stands in the report");
+    let data = data(&page);
+    assert_eq!(data["profile"], "safe");
+    let run = &data["runs"][0];
+    assert_eq!((&run["run"]["fingerprint"], &run["states"], &run["blame"]), (&Value::Null, &json!([]), &Value::Null));
+    assert_eq!(run["views"]["1"]["request"]["blake3"], Value::Null);
+    bench.run("report good -o raw.html").ok();
+    assert!(read(&bench, "raw.html").contains("ada@example.org"), "the test looks for the right text");
+}
+
+#[test]
+fn report_errors_say_what_to_do() {
+    let bench = bench();
+    assert!(bench.run("report none -o r.html").failed(4).contains("none"));
+    assert!(bench.run("report good -o nowhere/r.html").failed(1).contains("nowhere/r.html"));
+    assert!(bench.run("report good").failed(2).contains("--output"));
+}
+
+/// A process of `annals open --web`.
+struct OpenPage {
+    child: Child,
+    link: String,
+}
+
+impl OpenPage {
+    fn start(bench: &CliBench, line: &str) -> Self {
+        let mut command = bench.command(line.split_whitespace());
+        let mut child = command
+            .env_remove("DISPLAY")
+            .env_remove("WAYLAND_DISPLAY")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut text = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut text).unwrap();
+        let link = text[text.find("http://").unwrap_or_else(|| panic!("{text:?} has no link"))..].trim().to_owned();
+        Self { child, link }
+    }
+
+    fn address(&self) -> &str {
+        self.link.strip_prefix("http://").unwrap().split('/').next().unwrap()
+    }
+
+    fn ask(&self, request: &str, headers: &str, body: &str) -> String {
+        ask(self.address(), request, headers, body)
+    }
+}
+
+impl Drop for OpenPage {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ask(address: &str, request: &str, headers: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let head = format!("{request} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Logs in by a link. Returns the headers of the session.
+fn login(link: &str, address: &str) -> String {
+    let code = link.split("#/login/").nth(1).unwrap().split('?').next().unwrap();
+    let answer = ask(address, "POST /login", "content-type: application/json\r\n", &json!({ "code": code }).to_string());
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let cookie = answer.split("set-cookie: ").nth(1).unwrap().split(';').next().unwrap();
+    let key: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    format!("cookie: {cookie}\r\nannals-page: {}\r\n", key["key"].as_str().unwrap())
+}
+
+#[test]
+fn open_web_serves_the_page_without_a_daemon() {
+    let bench = bench();
+    let page = OpenPage::start(&bench, "open --last-failed --web");
+    assert!(page.link.ends_with("?to=/run/bad%252Frun"), "{}", page.link);
+    assert!(page.ask("GET /", "", "").contains("/assets/page.js"));
+    assert!(page.ask("GET /v1/runs", "", "").starts_with("HTTP/1.1 401"), "the store needs the link");
+    let session = login(&page.link, page.address());
+    let runs = page.ask("GET /v1/runs?with=usage", &session, "");
+    assert!(runs.starts_with("HTTP/1.1 200") && runs.contains("bad/run"), "{runs}");
+    let view = page.ask("GET /v1/runs/good/frames/1/view", &session, "");
+    assert!(view.contains("Booked."), "{view}");
+    // Another process gets a link from this one.
+    let [told] = bench.run("open --web --json").json().try_into().unwrap();
+    let link = told["page"].as_str().unwrap();
+    assert!(link.starts_with(&format!("http://{}/#/login/", page.address())), "{link}");
+    login(link, page.address());
+    drop(page);
+    assert_eq!(bench.run("token list").text().trim(), "no tokens", "the page left a token in the store");
+}
+
+#[test]
+fn open_web_uses_the_daemon_of_the_store() {
+    let bench = bench();
+    let daemon = bench.serve(&["--http", "127.0.0.1:0"]);
+    let link = bench.run("open good --web").text();
+    let link = &link[link.find("http://").unwrap()..];
+    let address = link.strip_prefix("http://").unwrap().split('/').next().unwrap();
+    let session = login(link.trim(), address);
+    assert!(ask(address, "GET /v1/runs", &session, "").starts_with("HTTP/1.1 200"));
+    drop(daemon);
+    let daemon = bench.serve(&[]);
+    let failed = bench.run("open --web").failed(1);
+    assert!(failed.contains("does not serve HTTP"), "{failed}");
+    drop(daemon);
+}
+
+#[test]
+fn open_web_errors_say_what_to_do() {
+    let bench = bench();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let failed = bench.run(&format!("open --web --port {port}")).failed(1);
+    assert!(failed.contains(&format!("another program uses port {port}")), "{failed}");
+    assert!(bench.run("open none --web").failed(4).contains("none"));
+    assert!(bench.run("open").failed(2).contains("no run is named"));
+    assert!(bench.run("open good --port 1").failed(2).contains("--web"));
+    assert!(bench.run("open good --web --as safe").failed(2).contains("--as"));
+    assert!(bench.run("open --web --namespace other").failed(4).contains("other"));
+    assert!(bench.run("open --web --store missing").failed(4).contains("missing"));
+}
