@@ -104,29 +104,46 @@ pub(crate) enum SecretName {
 }
 
 /// What a name says of its value, in time that depends on the name's length alone.
-pub(crate) fn secret_name(name: &str) -> Option<SecretName> {
-    let name = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
-    let last = name.rsplit(['_', '-', '.']).next().unwrap_or_default();
+pub(crate) fn secret_name(name: &[u8]) -> Option<SecretName> {
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let name = name.get(..name.len() - digits)?;
     // Most names end like no secret one.
-    let may = matches!(
-        name.as_bytes().last()?.to_ascii_lowercase(),
-        b'd' | b'e' | b't' | b'y' | b'n' | b'l' | b'c' | b's'
-    );
-    if !may {
+    let last = name.last()?.to_ascii_lowercase();
+    if !matches!(last, b'd' | b'e' | b't' | b'y' | b'n' | b'l' | b'c' | b's') {
         return None;
     }
-    let is_pass = last.eq_ignore_ascii_case("pass") && last.len() < name.len();
-    if is_pass || PASSWORDS.iter().any(|end| squeezed_ends_with(name, end)) {
-        return (!squeezed(name).contains("public")).then_some(SecretName::Password);
+    let is_pass = match name.split_last_chunk::<4>() {
+        Some((head, end)) if last == b's' => {
+            end.eq_ignore_ascii_case(b"pass") && head.last().is_some_and(|byte| b"_-.".contains(byte))
+        }
+        _ => false,
+    };
+    let ends_so = |end: &&str| end.as_bytes().last() == Some(&last) && squeezed_ends_with(name, end);
+    if is_pass || PASSWORDS.iter().any(|end| ends_so(&end)) {
+        return (!squeezed_contains(name, "public")).then_some(SecretName::Password);
     }
-    let is_token = squeezed_ends_with(name, "token") && !is_harmless(&squeezed(name));
+    let is_token = ends_so(&"token") && {
+        let is_counted = HARMLESS_ENDS.iter().any(|end| ends_so(&end));
+        !is_counted && !(squeezed_contains(name, "ratelimit") && squeezed_contains(name, "tokens"))
+    };
     is_token.then_some(SecretName::Token)
 }
 
 /// Whether the [`squeezed`] name ends so.
-fn squeezed_ends_with(name: &str, end: &str) -> bool {
-    let mut letters = name.trim().bytes().rev().filter(|byte| !matches!(byte, b'_' | b'-'));
+fn squeezed_ends_with(name: &[u8], end: &str) -> bool {
+    let mut letters = name.iter().rev().filter(|byte| !matches!(byte, b'_' | b'-'));
     end.bytes().rev().all(|letter| letters.next().is_some_and(|found| found.to_ascii_lowercase() == letter))
+}
+
+/// Whether the [`squeezed`] name contains a word.
+fn squeezed_contains(name: &[u8], word: &str) -> bool {
+    let word = word.as_bytes();
+    let begins = |at: usize| name.get(at).map(u8::to_ascii_lowercase) == word.first().copied();
+    (0..name.len()).filter(|at| begins(*at)).any(|at| {
+        let rest = name.get(at..).unwrap_or_default();
+        let mut letters = rest.iter().filter(|byte| !matches!(byte, b'_' | b'-'));
+        word.iter().all(|letter| letters.next().is_some_and(|found| found.to_ascii_lowercase() == *letter))
+    })
 }
 
 #[cfg(test)]

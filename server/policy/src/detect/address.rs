@@ -132,10 +132,11 @@ pub(super) fn ip_v6(text: &[u8], run: Range<usize>, mut found: impl FnMut(Range<
         if piece.len() > 45 || memchr::memchr_iter(b':', piece).take(2).count() < 2 {
             return;
         }
-        let address = std::str::from_utf8(piece).ok().and_then(|text| text.parse::<Ipv6Addr>().ok());
+        // Times (`10:12:13`) and names of modules are not worth parsing.
         let first = memchr::memchr(b':', piece).unwrap_or(0);
         let is_likely = piece.iter().any(u8::is_ascii_digit) && (first >= 3 || piece.starts_with(b"::ffff:"));
-        if is_likely && address.is_some() {
+        let parse = || std::str::from_utf8(piece).ok().and_then(|text| text.parse::<Ipv6Addr>().ok());
+        if is_likely && parse().is_some() {
             found(range);
         }
     });

@@ -40,6 +40,16 @@ struct KeyForms {
     heads: Vec<(u32, Range<usize>)>,
     /// Bit sets over ASCII.
     alphabets: Vec<u128>,
+    /// A bit for each [`filter_bit`] of a beginning. Most words begin otherwise.
+    filter: [u64; FILTER_BITS / 64],
+}
+
+/// Number of bits that sort out most beginnings.
+const FILTER_BITS: usize = 4096;
+
+/// The bit of a beginning: the upper bits of a product (Fibonacci hashing).
+fn filter_bit(head: u32) -> usize {
+    (head.wrapping_mul(0x9e37_79b1) >> 20) as usize % FILTER_BITS
 }
 
 static FORMS: LazyLock<KeyForms> = LazyLock::new(|| KeyForms::read(&TABLES));
@@ -60,13 +70,22 @@ impl KeyForms {
                 None => heads.push((head, at..at + 1)),
             }
         }
-        Self { forms, heads, alphabets }
+        let mut filter = [0; FILTER_BITS / 64];
+        for bit in heads.iter().map(|(head, _)| filter_bit(*head)) {
+            filter[bit / 64] |= 1 << (bit % 64);
+        }
+        Self { forms, heads, alphabets, filter }
+    }
+
+    fn may_begin(&self, head: u32) -> bool {
+        let bit = filter_bit(head);
+        self.filter[bit / 64] & 1 << (bit % 64) != 0
     }
 
     /// The forms whose prefixes begin a text.
     fn beginning<'s>(&'s self, text: &'s [u8]) -> impl Iterator<Item = &'s KeyForm> {
         let found =
-            head(text).and_then(|head| self.heads.binary_search_by_key(&head, |(head, _)| *head).ok());
+            head(text).filter(|head| self.may_begin(*head)).and_then(|head| self.heads.binary_search_by_key(&head, |(head, _)| *head).ok());
         let range = found.and_then(|at| self.heads.get(at)).map_or(0..0, |(_, range)| range.clone());
         let forms = self.forms.get(range).unwrap_or_default();
         forms.iter().filter(|form| text.starts_with(form.prefix))

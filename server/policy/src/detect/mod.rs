@@ -121,6 +121,8 @@ impl Detectors {
     }
 }
 
+/// Minimum length of a value that any detector finds, in bytes.
+const VALUE_BYTES_MIN: usize = 4;
 /// Maximum length of a name, in bytes; longer ones are sentences.
 const NAME_BYTES_MAX: usize = 48;
 /// Maximum number of cached names.
@@ -202,7 +204,7 @@ impl NameHint {
         if is(PARTS) {
             near |= Self::PART;
         }
-        if std::str::from_utf8(small).ok().and_then(secret_name) == Some(SecretName::Password) {
+        if secret_name(small) == Some(SecretName::Password) {
             near |= Self::PASSWORD;
         }
         let squeezed: Vec<u8> = small.iter().copied().filter(u8::is_ascii_alphanumeric).collect();
@@ -302,6 +304,8 @@ mod class {
     pub(super) const DOT: u8 = 32;
     /// All characters that values consist of.
     pub(super) const RUN: u8 = 64;
+    /// The others of them.
+    pub(super) const SIGN: u8 = 128;
     pub(super) const ALNUM: u8 = DIGIT | UPPER | LOWER;
 
     pub(super) static OF: [u8; 256] = {
@@ -315,7 +319,7 @@ mod class {
                 b'@' => RUN | AT,
                 b':' => RUN | COLON,
                 b'.' => RUN | DOT,
-                b'_' | b'-' | b'+' | b'/' | b'=' | b'~' => RUN,
+                b'_' | b'-' | b'+' | b'/' | b'=' | b'~' => RUN | SIGN,
                 _ => 0,
             };
             byte += 1;
@@ -352,7 +356,7 @@ pub(crate) fn key_end(text: &[u8], at: usize) -> Option<usize> {
 
 /// Finds values in `text`; matches may overlap. `near` is the hint of the text's name.
 pub(crate) fn find(text: &[u8], wanted: Detectors, near: NameHint, hits: &mut Vec<DetectorHit>) {
-    if wanted == Detectors::NONE {
+    if wanted == Detectors::NONE || text.len() < VALUE_BYTES_MIN {
         return;
     }
     let mut look = DetectorScan {
@@ -363,6 +367,7 @@ pub(crate) fn find(text: &[u8], wanted: Detectors, near: NameHint, hits: &mut Ve
         numbers_from: 0,
         tokens_from: 0,
         keys: key::KeyScan::default(),
+        letterless: number::LetterlessStretch::default(),
         address_passwords: Vec::new(),
     };
     look.named();
@@ -390,9 +395,11 @@ pub(crate) fn find(text: &[u8], wanted: Detectors, near: NameHint, hits: &mut Ve
                 let (end, lower) =
                     if is_last { (at - 1, class::LOWER | class::DOT) } else { (at, class::LOWER) };
                 let is_lower = holds & !class::RUN & !lower == 0 && is_word(text, start..end);
-                let found = seeds.add(text, start..end, is_lower).into_iter();
-                for range in found.chain(is_last.then(|| seeds.finish(text)).flatten()) {
-                    look.hit(Detector::SeedPhrase, range);
+                if is_lower || !seeds.is_empty() {
+                    let found = seeds.add(text, start..end, is_lower).into_iter();
+                    for range in found.chain(is_last.then(|| seeds.finish(text)).flatten()) {
+                        look.hit(Detector::SeedPhrase, range);
+                    }
                 }
             }
             at = look.run(start, at, holds).max(at);
@@ -418,6 +425,7 @@ struct DetectorScan<'t, 'h> {
     /// No JSON Web Token begins before this position: too few dots follow.
     tokens_from: usize,
     keys: key::KeyScan,
+    letterless: number::LetterlessStretch,
     /// Passwords in addresses, in order: `pw@host` is no e-mail address.
     address_passwords: Vec<Range<usize>>,
 }
@@ -438,12 +446,17 @@ impl DetectorScan<'_, '_> {
                 let start = text.len() - text.trim_ascii_start().len();
                 self.hit(Detector::Password, start..start + whole.len());
             }
-            named::address_passwords(text, |range| self.address_passwords.push(range));
-            for range in self.address_passwords.clone() {
-                self.hit(Detector::Password, range);
-            }
-            named::secrets(text, |range| self.hit(Detector::Password, range));
         }
+        let (with_secrets, with_facts) = (self.wants(Detector::Password), self.wants(Detector::Person));
+        if !with_secrets && !with_facts {
+            return;
+        }
+        let named::NamedValues { address_passwords, secrets, facts } =
+            named::find(text, with_secrets, with_facts);
+        for range in address_passwords.iter().chain(&secrets) {
+            self.hit(Detector::Password, range.clone());
+        }
+        self.address_passwords = address_passwords;
         if self.wants(Detector::Person) {
             for (hint, fact) in [
                 (NameHint::SOCIAL_SECURITY, PersonFact::SocialSecurity),
@@ -455,7 +468,9 @@ impl DetectorScan<'_, '_> {
                     self.hit(Detector::Person, 0..end);
                 }
             }
-            named::person_facts(text, |range| self.hit(Detector::Person, range));
+        }
+        for range in facts {
+            self.hit(Detector::Person, range);
         }
     }
 
@@ -500,13 +515,19 @@ impl DetectorScan<'_, '_> {
         }
         let (has_digit, is_long) = (holds & class::DIGIT != 0, len >= 16);
         let mut at = start;
+        // After the first position, a value begins after a sign, or after the letter of an escape.
+        let mut is_start = begins(self.text, at);
         while at < end {
-            if begins(self.text, at) {
+            if is_start {
                 let found = self.at(at, end, has_digit, is_long);
                 next = next.max(found);
                 at = at.max(found);
             }
             at += 1;
+            while at < end && at > start + 1 && is_alnum(self.text[at - 1]) {
+                at += 1;
+            }
+            is_start = at < end && begins(self.text, at);
         }
         if is_long && self.wants(Detector::Entropy) && !self.near.has(NameHint::DIGEST) {
             let secret = self.near.has(NameHint::SECRET);
@@ -562,6 +583,10 @@ impl DetectorScan<'_, '_> {
 
     fn number(&mut self, at: usize) -> usize {
         let (card, phone) = (self.wants(Detector::Card), self.wants(Detector::Phone));
+        let named = self.near.has(NameHint::PHONE);
+        if !number::may_begin(self.text, at, named, &mut self.letterless) {
+            return at;
+        }
         let Some(groups) = number::DigitGroups::read(self.text, at).filter(|_| card || phone) else {
             return at;
         };
@@ -580,7 +605,7 @@ impl DetectorScan<'_, '_> {
             && (!in_id
                 || self.near.has(NameHint::PHONE)
                 || matches!(before(self.text, at), Some(b'+' | b'(')));
-        if phone && let Some(range) = groups.phone(self.text, self.near.has(NameHint::PHONE)) {
+        if phone && let Some(range) = groups.phone(self.text, named, &mut self.letterless) {
             self.numbers_from = range.end;
             let end = range.end;
             self.hit(Detector::Phone, range);

@@ -69,30 +69,75 @@ pub(super) enum ValuePlace {
     Bare,
 }
 
-/// Finds passwords and tokens after their names.
-pub(super) fn secrets(text: &[u8], mut found: impl FnMut(Range<usize>)) {
-    let (mut from, mut bare_end) = (0, 0);
-    for at in memchr::memchr2_iter(b'=', b':', text) {
-        if at < from {
-            continue;
-        }
-        let Some((name, start)) = name_before(text, at) else { continue };
-        let name_text = std::str::from_utf8(name).unwrap_or_default();
-        let Some(kind) = secret_name(name_text) else { continue };
-        let Some((range, place)) = value_after(text, at, start, name, &mut bare_end) else { continue };
-        let value = text.get(range.clone()).unwrap_or_default();
-        let is_token = || {
-            (TOKEN_BYTES_MIN..=BARE_BYTES_MAX).contains(&value.len())
-                && value.iter().all(|byte| is_alnum(*byte) || b"-_.+/=~".contains(byte))
-                && value.iter().any(u8::is_ascii_digit)
-                && value.iter().any(u8::is_ascii_alphabetic)
-        };
-        let ends_line = matches!(text.get(range.end), None | Some(b'\n' | b'\r'));
-        if is_secret_value(value, place, ends_line) && (kind == SecretName::Password || is_token()) {
-            from = range.end;
-            found(range);
+/// The values under names in a text, in order: passwords of addresses, other passwords and tokens, facts of
+/// persons.
+#[derive(Debug, Default)]
+pub(super) struct NamedValues {
+    pub(super) address_passwords: Vec<Range<usize>>,
+    pub(super) secrets: Vec<Range<usize>>,
+    pub(super) facts: Vec<Range<usize>>,
+}
+
+/// Bytes at which a name may be recognized: separators, and letters of the words that name a person's facts.
+static ANCHORS: [bool; 256] = {
+    let mut anchors = [false; 256];
+    let all = b"=:bBsSpP";
+    let mut at = 0;
+    while at < all.len() {
+        anchors[all[at] as usize] = true;
+        at += 1;
+    }
+    anchors
+};
+
+/// Finds values under names, in one pass over the text.
+pub(super) fn find(text: &[u8], with_secrets: bool, with_facts: bool) -> NamedValues {
+    let mut values = NamedValues::default();
+    let (mut secrets_from, mut bare_end, mut facts_from) = (0, 0, 0);
+    let mut next = 0;
+    while let Some(at) = text.get(next..).and_then(|rest| {
+        rest.iter().position(|byte| ANCHORS[usize::from(*byte)]).map(|found| next + found)
+    }) {
+        next = at + 1;
+        if matches!(text[at], b'=' | b':') {
+            if !with_secrets {
+                continue;
+            }
+            if let Some(range) = address_password(text, at) {
+                values.address_passwords.push(range);
+            }
+            if at >= secrets_from
+                && let Some(range) = secret(text, at, &mut bare_end)
+            {
+                secrets_from = range.end;
+                values.secrets.push(range);
+            }
+        } else if with_facts
+            && let Some((word, fact)) = fact_word(text, at)
+            && word.start >= facts_from
+            && let Some(range) = value_of_fact(text, word.end, fact)
+        {
+            facts_from = range.end;
+            values.facts.push(range);
         }
     }
+    values
+}
+
+/// The password or token after the separator at a position.
+fn secret(text: &[u8], at: usize, bare_end: &mut usize) -> Option<Range<usize>> {
+    let (name, start) = name_before(text, at)?;
+    let kind = secret_name(name)?;
+    let (range, place) = value_after(text, at, start, name, bare_end)?;
+    let value = text.get(range.clone())?;
+    let is_token = || {
+        (TOKEN_BYTES_MIN..=BARE_BYTES_MAX).contains(&value.len())
+            && value.iter().all(|byte| is_alnum(*byte) || b"-_.+/=~".contains(byte))
+            && value.iter().any(u8::is_ascii_digit)
+            && value.iter().any(u8::is_ascii_alphabetic)
+    };
+    let ends_line = matches!(text.get(range.end), None | Some(b'\n' | b'\r'));
+    (is_secret_value(value, place, ends_line) && (kind == SecretName::Password || is_token())).then_some(range)
 }
 
 /// The name before a separator, and its position.
@@ -163,17 +208,16 @@ fn value_after(
     (end > from && end - from <= BARE_BYTES_MAX).then_some((from..end, place))
 }
 
-static CHANGE_ME: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| words(&["changeme"]));
-static SECRET_WORDS: LazyLock<Option<AhoCorasick>> =
-    LazyLock::new(|| words(&["password", "passwd", "secret", "api_key", "apikey", "token"]));
-
-/// A search for words regardless of case.
-fn words(words: &[&str]) -> Option<AhoCorasick> {
+static SECRET_WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
+    let words = ["password", "passwd", "secret", "api_key", "apikey", "token"];
     AhoCorasick::builder().ascii_case_insensitive(true).build(words).ok()
-}
+});
+/// The length of the shortest of them.
+const SECRET_WORD_BYTES_MIN: usize = 5;
 
-fn holds(value: &[u8], words: &Option<AhoCorasick>) -> bool {
-    words.as_ref().is_some_and(|words| words.is_match(value))
+fn says_change_me(value: &[u8]) -> bool {
+    memchr::memchr2_iter(b'c', b'C', value)
+        .any(|at| value.get(at..).is_some_and(|rest| starts_with(rest, b"changeme")))
 }
 
 fn starts_with(value: &[u8], begin: &[u8]) -> bool {
@@ -199,8 +243,10 @@ pub(super) fn is_secret_value(value: &[u8], place: ValuePlace, ends_line: bool) 
         || EXAMPLES.iter().any(|example| value.eq_ignore_ascii_case(example))
         || starts_with(value, b"your")
         || starts_with(value, b"annals-redacted")
-        || holds(value, &CHANGE_ME);
-    let names_a_secret = !has(u8::is_ascii_digit) && holds(value, &SECRET_WORDS);
+        || says_change_me(value);
+    let names_a_secret = value.len() >= SECRET_WORD_BYTES_MIN
+        && !has(u8::is_ascii_digit)
+        && SECRET_WORDS.as_ref().is_some_and(|words| words.is_match(value));
     let words = value.split(|byte| *byte == b' ').count();
     let is_sentence = words > 6 || words > 2 && value.ends_with(b".");
     if is_reference || is_example || names_a_secret || is_sentence {
@@ -221,24 +267,21 @@ pub(super) fn is_secret_value(value: &[u8], place: ValuePlace, ends_line: bool) 
     !is_word || is_lower && ends_line && value.len() >= 8
 }
 
-/// The password of an address: `scheme://user:password@host`.
-pub(super) fn address_passwords(text: &[u8], mut found: impl FnMut(Range<usize>)) {
-    for at in memchr::memmem::find_iter(text, b"://") {
-        if before(text, at).is_none_or(|byte| !is_alnum(byte)) {
-            continue;
-        }
-        let from = at + 3;
-        let rest = text.get(from..text.len().min(from + AUTHORITY_BYTES_MAX)).unwrap_or_default();
-        let ends = |byte: &u8| byte.is_ascii_whitespace() || b"/?#\"'`<>,\\".contains(byte);
-        let authority = rest.get(..rest.iter().position(ends).unwrap_or(rest.len())).unwrap_or_default();
-        let Some(host) = memchr::memrchr(b'@', authority) else { continue };
-        let Some(colon) = memchr::memchr(b':', authority.get(..host).unwrap_or_default()) else { continue };
-        let range = from + colon + 1..from + host;
-        let value = text.get(range.clone()).unwrap_or_default();
-        if is_secret_value(value, ValuePlace::Quoted, true) {
-            found(range);
-        }
+/// The password of an address, `scheme://user:password@host`, whose first colon is at a position.
+fn address_password(text: &[u8], at: usize) -> Option<Range<usize>> {
+    let is_address = text.get(at..)?.starts_with(b"://") && before(text, at).is_some_and(is_alnum);
+    if !is_address {
+        return None;
     }
+    let from = at + 3;
+    let rest = text.get(from..text.len().min(from + AUTHORITY_BYTES_MAX))?;
+    let ends = |byte: &u8| byte.is_ascii_whitespace() || b"/?#\"'`<>,\\".contains(byte);
+    let authority = rest.get(..rest.iter().position(ends).unwrap_or(rest.len()))?;
+    let host = memchr::memrchr(b'@', authority)?;
+    let colon = memchr::memchr(b':', authority.get(..host)?)?;
+    let range = from + colon + 1..from + host;
+    let value = text.get(range.clone())?;
+    is_secret_value(value, ValuePlace::Quoted, true).then_some(range)
 }
 
 /// A number or date of a person.
@@ -249,16 +292,6 @@ pub(super) enum PersonFact {
     Birth,
 }
 
-/// Words that name a fact of a person.
-const FACTS: [(&str, PersonFact); 7] = [
-    ("ssn", PersonFact::SocialSecurity),
-    ("social security", PersonFact::SocialSecurity),
-    ("social_security", PersonFact::SocialSecurity),
-    ("passport", PersonFact::Passport),
-    ("birth", PersonFact::Birth),
-    ("dob", PersonFact::Birth),
-    ("born", PersonFact::Birth),
-];
 /// Words that may stand between a fact's name and its value.
 const BETWEEN: [&[u8]; 14] = [
     b"number", b"no", b"nr", b"num", b"is", b"was", b"on", b"date", b"day", b"of", b"the", b"id", b"s",
@@ -269,22 +302,26 @@ const MONTHS: [&[u8; 3]; 12] =
 /// Maximum distance between a fact's name and its value, in bytes.
 const BETWEEN_BYTES_MAX: usize = 32;
 
-static FACT_WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| words(&FACTS.map(|(word, _)| word)));
-
-/// Finds facts of persons after their names.
-pub(super) fn person_facts(text: &[u8], mut found: impl FnMut(Range<usize>)) {
-    let mut from = 0;
-    for word in FACT_WORDS.iter().flat_map(|words| words.find_iter(text)) {
-        let Some((name, fact)) = FACTS.get(word.pattern().as_usize()) else { continue };
-        let is_part = before(text, word.start()).is_some_and(is_alnum) && *name != "birth";
-        if word.start() < from || is_part {
-            continue;
+/// The word at an anchor that names a fact of a person: `ssn`, `social security`, `passport`, `birth`, `born`,
+/// and `dob`, which is recognized at its end.
+fn fact_word(text: &[u8], at: usize) -> Option<(Range<usize>, PersonFact)> {
+    let rest = text.get(at..)?;
+    let begins = |word: &[u8]| rest.len() >= word.len() && starts_with(rest, word);
+    let (start, len, fact) = match text[at].to_ascii_lowercase() {
+        // `dobirth` and `doborn` hold `dob`, which ends first.
+        b'b' if at >= 2 && text[at - 2..at].eq_ignore_ascii_case(b"do") => (at - 2, 3, PersonFact::Birth),
+        // Also within a word: `dateofbirth`.
+        b'b' if begins(b"birth") => return Some((at..at + 5, PersonFact::Birth)),
+        b'b' if begins(b"born") => (at, 4, PersonFact::Birth),
+        b's' if begins(b"ssn") => (at, 3, PersonFact::SocialSecurity),
+        b's' if begins(b"social security") || begins(b"social_security") => {
+            (at, 15, PersonFact::SocialSecurity)
         }
-        if let Some(range) = value_of_fact(text, word.end(), *fact) {
-            from = range.end;
-            found(range);
-        }
-    }
+        b'p' if begins(b"passport") => (at, 8, PersonFact::Passport),
+        _ => return None,
+    };
+    let is_part = before(text, start).is_some_and(is_alnum);
+    (!is_part).then_some((start..start + len, fact))
 }
 
 fn value_of_fact(text: &[u8], from: usize, fact: PersonFact) -> Option<Range<usize>> {

@@ -77,11 +77,11 @@ impl DigitGroups {
             12.. => 1,
             4 => {
                 let separator = groups.get(1)?.separator;
-                let lens: Vec<usize> = groups.iter().map(DigitGroup::len).collect();
-                let parts = match lens.as_slice() {
-                    [4, 6, 4 | 5, ..] => 3,
-                    [4, 4, 4, 4, 3, ..] => 5,
-                    [4, 4, 4, 4, ..] => 4,
+                let len = |at: usize| groups.get(at).map_or(0, DigitGroup::len);
+                let parts = match (len(1), len(2), len(3), len(4)) {
+                    (6, 4 | 5, _, _) => 3,
+                    (4, 4, 4, 3) => 5,
+                    (4, 4, 4, _) => 4,
                     _ => return None,
                 };
                 let same = groups.iter().take(parts).skip(1).all(|group| group.separator == separator);
@@ -94,20 +94,29 @@ impl DigitGroups {
         };
         let fits = |parts: usize| {
             let end = groups.get(parts - 1)?.end;
-            let digits: Vec<u8> =
-                groups.iter().take(parts).flat_map(|group| &text[group.start..group.end]).copied().collect();
+            let (mut digits, mut count) = ([0; DIGITS_MAX], 0);
+            for byte in groups.iter().take(parts).flat_map(|group| &text[group.start..group.end]) {
+                *digits.get_mut(count)? = *byte;
+                count += 1;
+            }
+            let digits = digits.get(..count)?;
             let goes_on = match text.get(end..).unwrap_or_default() {
                 [byte, ..] if is_alnum(*byte) => true,
                 [b'-' | b'.', digit, ..] => digit.is_ascii_digit(),
                 _ => false,
             };
-            (!goes_on && is_issued(&digits) && luhn(&digits)).then_some(end)
+            (!goes_on && is_issued(digits) && luhn(digits)).then_some(end)
         };
         fits(parts).or_else(|| if parts == 5 { fits(4) } else { None })
     }
 
     /// The range of the phone number that begins with the first group. `named`: a name marks it as one.
-    pub(super) fn phone(&self, text: &[u8], named: bool) -> Option<Range<usize>> {
+    pub(super) fn phone(
+        &self,
+        text: &[u8],
+        named: bool,
+        letterless: &mut LetterlessStretch,
+    ) -> Option<Range<usize>> {
         let groups = self.groups();
         let first = groups.first()?;
         let before_it = before(text, first.start);
@@ -161,7 +170,7 @@ impl DigitGroups {
                 || opened
                 || area.separator == b'('
                 || matches!(line.separator, b'-' | b'.')
-                || says_phone(text, start))
+                || says_phone(text, start, letterless))
             && let Some(end) = ends(skip + 3)
         {
             return Some(start..end);
@@ -169,7 +178,10 @@ impl DigitGroups {
         let parts = upto(15);
         let count = digits(parts);
         let is_written_so = text[first.start] == b'0' || opened;
-        let says = || is_written_so && says_phone(text, start) || count >= 9 && names_phone(text, start);
+        let mut says = || {
+            is_written_so && says_phone(text, start, letterless)
+                || count >= 9 && names_phone(text, start, letterless)
+        };
         if (7..=15).contains(&count) && (named || says()) {
             return ends(parts).map(|end| start..end);
         }
@@ -177,10 +189,58 @@ impl DigitGroups {
     }
 }
 
+/// How far a word may be from the phone number that it marks, and that it names, in bytes.
+const SAYS_BYTES_MAX: usize = 20;
+const NAMES_BYTES_MAX: usize = 32;
+
+/// A stretch of text that is known to hold no ASCII letter, so that rows of numbers are not searched for words
+/// again at each number.
+#[derive(Debug, Default)]
+pub(super) struct LetterlessStretch(Range<usize>);
+
+impl LetterlessStretch {
+    /// The end of the last letter before a position, not before `floor`.
+    fn letter_end(&mut self, text: &[u8], at: usize, floor: usize) -> Option<usize> {
+        let mut from = at;
+        while from > floor {
+            if from <= self.0.end && from > self.0.start {
+                from = self.0.start;
+            } else if text[from - 1].is_ascii_alphabetic() {
+                break;
+            } else {
+                from -= 1;
+            }
+        }
+        if from < at {
+            self.0 = from..at;
+        }
+        (from > floor).then_some(from)
+    }
+}
+
+/// Whether a number that begins so may be a card or a phone number. Decides most numbers before their groups
+/// are read.
+pub(super) fn may_begin(text: &[u8], at: usize, named: bool, letterless: &mut LetterlessStretch) -> bool {
+    let digits = |from: usize| {
+        let rest = text.get(from..).unwrap_or_default();
+        rest.iter().take(DIGITS_MAX).take_while(|byte| byte.is_ascii_digit()).count()
+    };
+    let len = digits(at);
+    let is_marked = named || matches!(before(text, at), Some(b'+' | b'('));
+    // An area code, a card's first group or a whole card.
+    if is_marked || matches!(len, 3 | 4 | 12..) {
+        return true;
+    }
+    // The code of North America, before an area code.
+    if len == 1 && text[at] == b'1' && (digits(at + 2) == 3 || digits(at + 3) == 3) {
+        return true;
+    }
+    text[at] == b'0' && says_phone(text, at, letterless) || names_phone(text, at, letterless)
+}
+
 /// Whether a word before a number marks it as a phone number.
-fn says_phone(text: &[u8], at: usize) -> bool {
-    let head = text.get(at.saturating_sub(20)..at).unwrap_or_default().to_ascii_lowercase();
-    let words: [&[u8]; 14] = [
+fn says_phone(text: &[u8], at: usize, letterless: &mut LetterlessStretch) -> bool {
+    const WORDS: [&[u8]; 14] = [
         b"phone",
         b"telephone",
         b"cellphone",
@@ -196,17 +256,30 @@ fn says_phone(text: &[u8], at: usize) -> bool {
         b"sms",
         b"telefon",
     ];
-    let ends = |at: usize| head.get(at).is_none_or(|byte| !byte.is_ascii_alphabetic());
-    words.iter().any(|word| {
-        let mut places = memchr::memmem::find_iter(&head, word);
-        places.any(|place| ends(place + word.len()) && (begins(&head, place) || *word == b"phone"))
+    let from = at.saturating_sub(SAYS_BYTES_MAX);
+    if letterless.letter_end(text, at, from).is_none() {
+        return false;
+    }
+    // In small letters, in which escapes (`\n`) end, too.
+    let mut head = [0; SAYS_BYTES_MAX];
+    let Some(head) = head.get_mut(..at - from) else { return false };
+    head.copy_from_slice(text.get(from..at).unwrap_or_default());
+    head.make_ascii_lowercase();
+    let head = &*head;
+    (0..head.len()).any(|place| {
+        let is_start = head[place].is_ascii_lowercase() && (head[place] == b'p' || begins(head, place));
+        is_start && {
+            let rest = head.get(place..).unwrap_or_default();
+            let len = rest.iter().take_while(|byte| byte.is_ascii_lowercase()).count();
+            let word = rest.get(..len).unwrap_or_default();
+            WORDS.contains(&word)
+        }
     })
 }
 
 /// Whether the words directly before a number name it as a phone number: `Mobile: `, `phone number is `.
-fn names_phone(text: &[u8], at: usize) -> bool {
-    let head = text.get(at.saturating_sub(32)..at).unwrap_or_default().to_ascii_lowercase();
-    let names: [&[u8]; 12] = [
+fn names_phone(text: &[u8], at: usize, letterless: &mut LetterlessStretch) -> bool {
+    const NAMES: [&[u8]; 12] = [
         b"phone",
         b"telephone",
         b"cellphone",
@@ -220,9 +293,22 @@ fn names_phone(text: &[u8], at: usize) -> bool {
         b"telefon",
         b"handy",
     ];
-    let between: [&[u8]; 6] = [b"number", b"no", b"nr", b"is", b"num", b""];
-    let mut words = head.rsplit(|byte| !byte.is_ascii_alphabetic());
-    words.find(|word| !between.contains(word)).is_some_and(|word| names.contains(&word))
+    const BETWEEN: [&[u8]; 5] = [b"number", b"no", b"nr", b"is", b"num"];
+    let floor = at.saturating_sub(NAMES_BYTES_MAX);
+    let Some(mut end) = letterless.letter_end(text, at, floor) else { return false };
+    loop {
+        let head = text.get(floor..end).unwrap_or_default();
+        let len = head.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
+        let word = head.get(head.len() - len..).unwrap_or_default();
+        if !BETWEEN.iter().any(|known| word.eq_ignore_ascii_case(known)) {
+            return NAMES.iter().any(|known| word.eq_ignore_ascii_case(known));
+        }
+        let rest = head.get(..head.len() - len).unwrap_or_default();
+        match rest.iter().rposition(u8::is_ascii_alphabetic) {
+            Some(last) => end = floor + last + 1,
+            None => return false,
+        }
+    }
 }
 
 /// Whether an issuer uses this prefix and length.
@@ -257,7 +343,7 @@ fn luhn(digits: &[u8]) -> bool {
     sum.is_multiple_of(10) && digits.iter().any(|digit| *digit != digits[0])
 }
 
-/// The length of an IBAN by country (the registry of ISO 13616).
+/// The length of an IBAN by country (the registry of ISO 13616), in order.
 const COUNTRIES: &[(&[u8; 2], usize)] = &[
     (b"AD", 24),
     (b"AE", 23),
@@ -356,7 +442,7 @@ pub(super) fn iban(text: &[u8], at: usize) -> Option<Range<usize>> {
         return None;
     }
     let country = [a.to_ascii_uppercase(), b.to_ascii_uppercase()];
-    let (_, len) = COUNTRIES.iter().find(|(code, _)| **code == country)?;
+    let (_, len) = COUNTRIES.get(COUNTRIES.binary_search_by(|(code, _)| (*code).cmp(&country)).ok()?)?;
     let mut plain = [0; 34];
     let (mut count, mut end) = (0, at);
     while count < *len {

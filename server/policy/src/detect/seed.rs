@@ -17,6 +17,22 @@ static BEGINNINGS: LazyLock<Vec<u64>> = LazyLock::new(|| {
     bits
 });
 
+/// For the number of each beginning, the number of words before it in the list.
+static STARTS: LazyLock<Vec<u16>> = LazyLock::new(|| {
+    let mut starts = vec![0u16; 26 * 26 * 26 + 1];
+    for at in WORDS.iter().filter_map(|word| beginning(word.as_bytes())) {
+        if let Some(count) = starts.get_mut(at + 1) {
+            *count += 1;
+        }
+    }
+    let mut sum = 0;
+    for count in &mut starts {
+        sum += *count;
+        *count = sum;
+    }
+    starts
+});
+
 /// Minimum number of words in a phrase (BIP 39).
 const WORDS_MIN: usize = 12;
 /// Minimum number of different words in a phrase. Twelve random words have fewer once in 10^8 phrases.
@@ -35,6 +51,11 @@ pub(super) struct SeedScan {
 }
 
 impl SeedScan {
+    /// Whether no row has begun, so that a run that is no word changes nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Adds a run of small letters, or ends the row. Returns a phrase when it ends.
     pub(super) fn add(&mut self, text: &[u8], run: Range<usize>, is_lower: bool) -> Option<Range<usize>> {
         let is_next = self.count > 0 && is_gap(text.get(self.end..run.start).unwrap_or_default());
@@ -42,7 +63,7 @@ impl SeedScan {
         let is_word =
             is_lower && LENGTHS.contains(&run.len()) && text.get(run.clone()).is_some_and(may_be_listed);
         if !is_next || !is_word {
-            let found = self.finish(text);
+            let found = if self.count == 0 { None } else { self.finish(text) };
             if is_word {
                 (self.start, self.end, self.count) = (run.start, run.end, 1);
             }
@@ -138,5 +159,9 @@ fn may_be_listed(word: &[u8]) -> bool {
 }
 
 fn is_listed(word: &[u8]) -> bool {
-    WORDS.binary_search_by(|known| known.as_bytes().cmp(word)).is_ok()
+    let range = beginning(word).and_then(|at| {
+        Some(usize::from(*STARTS.get(at)?)..usize::from(*STARTS.get(at + 1)?))
+    });
+    let words = range.and_then(|range| WORDS.get(range)).unwrap_or_default();
+    words.iter().any(|known| known.as_bytes() == word)
 }

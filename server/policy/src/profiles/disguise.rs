@@ -41,6 +41,12 @@ static MAY_BEGIN: [bool; 256] = {
 
 /// Undoes disguises, and records their positions. Returns whether there were any.
 pub(super) fn decode_disguised(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<EscapeSpan>) -> bool {
+    // Most texts have none of these bytes, which is quick to see.
+    if memchr::memchr3(b'%', b'&', 0xc2, written).is_none()
+        && memchr::memchr3(0xe2, 0xe3, 0xef, written).is_none()
+    {
+        return false;
+    }
     let mut from = 0;
     let next = |from: usize| {
         let rest = written.get(from..)?;

@@ -1,6 +1,7 @@
 //! Finds everything that a profile removes from a text, by detectors, patterns and paths, with a tag for each
 //! placeholder.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::disguise::decode_disguised;
@@ -13,6 +14,9 @@ const LAYERS_MAX: usize = 4;
 
 /// Length of a placeholder's hash, in bytes.
 const TAG_BYTES: usize = 6;
+
+/// A value of at most this length, with its kind, is hashed in one call, without the large state of a hasher.
+const SHORT_VALUE_BYTES: usize = 256;
 
 /// The part of a placeholder that is equal exactly for equal values.
 pub(super) type PlaceholderTag = [u8; TAG_BYTES];
@@ -43,11 +47,22 @@ impl<'p> RedactionSearch<'p> {
 
     /// The tag of a value.
     pub(super) fn tag(&self, kind: &str, value: &[u8]) -> PlaceholderTag {
-        let mut hasher = blake3::Hasher::new_keyed(self.key);
-        hasher.update(kind.as_bytes()).update(&[0]).update(value);
-        let mut tag = [0; TAG_BYTES];
-        hasher.finalize_xof().fill(&mut tag);
-        tag
+        let mut short = [0; SHORT_VALUE_BYTES];
+        let hash = match short.get_mut(..kind.len() + 1 + value.len()) {
+            Some(joined) => {
+                let (head, tail) = joined.split_at_mut(kind.len());
+                head.copy_from_slice(kind.as_bytes());
+                if let Some(tail) = tail.get_mut(1..) {
+                    tail.copy_from_slice(value);
+                }
+                blake3::keyed_hash(self.key, joined)
+            }
+            None => {
+                let mut hasher = blake3::Hasher::new_keyed(self.key);
+                hasher.update(kind.as_bytes()).update(&[0]).update(value).finalize()
+            }
+        };
+        hash.as_bytes().first_chunk().copied().unwrap_or_default()
     }
 
     /// Searches a text, which may itself be JSON.
@@ -189,13 +204,15 @@ impl<'p> RedactionSearch<'p> {
 
 /// The normal form of a value: digits of cards and phone numbers, IBANs without blanks, addresses in lower
 /// case.
-pub(super) fn normalise(detector: Detector, value: &[u8]) -> Vec<u8> {
+pub(super) fn normalise(detector: Detector, value: &[u8]) -> Cow<'_, [u8]> {
     match detector {
         Detector::Card | Detector::Phone => value.iter().copied().filter(u8::is_ascii_digit).collect(),
         Detector::Iban => {
             value.iter().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_uppercase).collect()
         }
-        Detector::Email | Detector::Ip => value.to_ascii_lowercase(),
-        _ => value.to_vec(),
+        Detector::Email | Detector::Ip if value.iter().any(u8::is_ascii_uppercase) => {
+            value.to_ascii_lowercase().into()
+        }
+        _ => value.into(),
     }
 }

@@ -47,7 +47,14 @@ pub(super) struct EventTextRows {
 /// Whether a body is a stream of events.
 pub(super) fn is_stream(body: &[u8]) -> bool {
     let fields: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
-    let mut lines = body.split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.is_empty());
+    let mut rest = body;
+    let mut lines = std::iter::from_fn(|| {
+        let start = rest.iter().position(|byte| !matches!(byte, b'\n' | b'\r'))?;
+        rest = rest.get(start..)?;
+        let (line, after) = rest.split_at(memchr::memchr2(b'\n', b'\r', rest).unwrap_or(rest.len()));
+        rest = after;
+        Some(line)
+    });
     match lines.next() {
         Some(line) if line.trim_ascii_start().starts_with(b"{") => lines.next().is_some() && is_json(line),
         Some(line) if fields.iter().any(|field| line.starts_with(field)) => {
