@@ -27,7 +27,7 @@ use annals::{Durability, ErrorKind, Namespace, Options, Store};
 use annals_server::RecorderHost;
 use annals_server::providers::Prices;
 
-use crate::failure::CliResult;
+use crate::failure::{CliResult, Failure};
 
 pub(crate) use blame::is_blame_fork;
 pub(crate) use evidence::{VerifyScope, parse_checkpoint};
@@ -78,13 +78,36 @@ impl StoreAccess {
         Self::open_existing(root, namespace, options, wait)
     }
 
+    /// As [`StoreAccess::open_existing_to_record`], for the forks of a blame: only the process that holds the store
+    /// can record them.
+    pub(crate) fn open_existing_for_blame(root: &Path, namespace: &str, wait: StoreWait) -> CliResult<Self> {
+        let options = Options { durability: Durability::Process, ..write_options() };
+        Self::open_existing_or(root, namespace, options, wait, |error| match error.kind() {
+            ErrorKind::Locked => Failure::failed(
+                format!("a blame records its forks itself and needs the store alone: {error}"),
+                "end that process, wait longer for it with --wait SECONDS, or blame in a copy made by `annals backup`",
+            ),
+            _ => open_failure(root, error),
+        })
+    }
+
     fn new(store: Store, namespace: &str) -> Self {
         Self { store, namespace: namespace.to_owned(), prices: Prices::built_in(), host: None }
     }
 
     fn open_existing(root: &Path, namespace: &str, options: Options, wait: StoreWait) -> CliResult<Self> {
+        Self::open_existing_or(root, namespace, options, wait, |error| open_failure(root, error))
+    }
+
+    fn open_existing_or(
+        root: &Path,
+        namespace: &str,
+        options: Options,
+        wait: StoreWait,
+        failure: impl FnOnce(annals::Error) -> Failure,
+    ) -> CliResult<Self> {
         let options = Options { create: false, ..options };
-        let store = wait.open(root, &options).map_err(|error| open_failure(root, error))?;
+        let store = wait.open(root, &options).map_err(failure)?;
         let names = store.namespaces().map_err(engine_failure)?;
         if names.iter().any(|name| name == namespace) {
             return Ok(Self::new(store, namespace));

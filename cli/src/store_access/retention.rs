@@ -51,9 +51,11 @@ impl StoreAccess {
         self.namespace()?.unpin(run).map_err(engine_failure)
     }
 
-    /// Whether entries in memory have outlived a run of this name that retention dropped.
-    pub(crate) fn has_lasting_memory(&self, run: &str) -> CliResult<bool> {
-        self.namespace()?.has_lasting_belongings(run).map_err(engine_failure)
+    /// Whether entries in memory or forks of its blame have outlived a run of this name.
+    pub(crate) fn has_remnants(&self, run: &str) -> CliResult<bool> {
+        let space = self.namespace()?;
+        let remembered = space.has_lasting_belongings(run).map_err(engine_failure)?;
+        Ok(remembered || !space.orphaned_blame_forks(run).map_err(engine_failure)?.is_empty())
     }
 
     /// Drops a run at once, and erases its bytes. Returns the report of the compaction as JSON.

@@ -42,14 +42,13 @@ pub(super) fn run(global: &GlobalArgs, args: &BlameArgs, out: &mut CliOutput) ->
     }
     let root = locate::store(global.store.as_deref());
     let wait = StoreWait::from_args(global);
-    let door = StoreAccess::open_existing_to_record(&root, &global.namespace, wait)?.served(&root);
-    let reader = door.reader(&args.run)?;
-    let name = reader.info().name.clone();
+    let door = StoreAccess::open_existing_for_blame(&root, &global.namespace, wait)?.served(&root);
+    let reader = door.reader(&args.run);
     if args.drop {
-        let forks = door.drop_blame(&name)?;
-        door.close()?;
-        return out.line(format_args!("dropped the blame of {name} and {}", plural(forks, "fork")));
+        return drop(door, &args.run, reader.map(|reader| reader.info().name.clone()), out);
     }
+    let reader = reader?;
+    let name = reader.info().name.clone();
     if args.budget.is_some_and(|budget| budget.is_nan() || budget <= 0.0) {
         return Err(Failure::usage("a budget of 0 pays for no call", "--budget 5.00, or leave it out"));
     }
@@ -89,6 +88,21 @@ pub(super) fn run(global: &GlobalArgs, args: &BlameArgs, out: &mut CliOutput) ->
     print_spent(&document, grown);
     let closed = door.close();
     told.and(closed)
+}
+
+/// Drops the blame of a run. `name` is the name of the run that `wanted` leads to. Forks are found by their tag, also if
+/// the run itself was dropped by a version that kept them.
+fn drop(door: StoreAccess, wanted: &str, name: CliResult<String>, out: &mut CliOutput) -> CliResult<()> {
+    let (name, missing) = match name {
+        Ok(name) => (name, None),
+        Err(failure) => (wanted.to_owned(), Some(failure)),
+    };
+    let forks = door.drop_blame(&name)?;
+    door.close()?;
+    match missing {
+        Some(failure) if forks == 0 => Err(failure),
+        _ => out.line(format_args!("dropped the blame of {name} and {}", plural(forks, "fork"))),
+    }
 }
 
 /// Refuses runs whose program cannot run again from what is stored.
@@ -323,6 +337,12 @@ fn print_result(document: &BlameDocument, out: &mut CliOutput) -> CliResult<()> 
                 format!("annals blame {} --resume finishes it", document.run),
             ));
         }
+    }
+    if !ranked.is_empty() && ranked.iter().all(|row| row.skipped.is_some()) {
+        return Err(Failure::failed(
+            format!("no step of `{}` could be perturbed: the notes say why", document.run),
+            "use another --with, or --perturb",
+        ));
     }
     if let Some((why, _)) = undetermined {
         return Err(Failure::damage(

@@ -232,8 +232,8 @@ pub(super) fn unpin(global: &GlobalArgs, args: &UnpinArgs, out: &mut CliOutput) 
     out.line(format_args!("unpinned {}", printable(&run)))
 }
 
-/// Forgets what retention left of a run: its entries in memory.
-fn forget_memory(
+/// Forgets what is left of a run that was dropped: its entries in memory, and forks of its blame.
+fn forget_remnants(
     global: &GlobalArgs,
     (run, why): (&str, &str),
     root: &Path,
@@ -251,11 +251,19 @@ fn forget_memory(
         }
     };
     let compacted: Value = serde_json::from_str(&done).unwrap_or_default();
+    let forks = blame_forks(&compacted);
     if out.json {
-        let done = json!({ "forgotten": run, "frames": 0, "why": why, "compacted": compacted });
+        let done = json!({
+            "forgotten": run, "frames": 0, "why": why, "blame_forks": forks, "compacted": compacted,
+        });
         return out.object(&done);
     }
-    let what = format!(": memories and decisions of {} (retention had dropped its frames)", printable(run));
+    let and_forks =
+        if forks == 0 { String::new() } else { format!(", {} of its blame", plural(forks, "fork")) };
+    let what = format!(
+        ": memories and decisions of {}{and_forks} (its frames had been dropped before)",
+        printable(run)
+    );
     out.marked_line(true, "forgotten", what)?;
     let pending = compacted["pending_bytes"].as_u64().unwrap_or_default();
     let (shared, backups) = (held_list(&compacted, "shared"), held_list(&compacted, "backups"));
@@ -268,6 +276,11 @@ fn forget_memory(
         out.line(format_args!("  - a backup: {place}"))?;
     }
     out.line(UNKNOWN_COPIES)
+}
+
+/// Forks of a blame that were dropped with their run.
+fn blame_forks(report: &Value) -> u64 {
+    report["blame_forks"].as_u64().unwrap_or_default()
 }
 
 /// A list in `held` of a report, fit to be printed.
@@ -357,11 +370,9 @@ fn forget_run(global: &GlobalArgs, named: &str, args: &ForgetArgs, out: &mut Cli
     let root = locate::store(global.store.as_deref());
     let reading = StoreAccess::open_to_read(&root, &global.namespace)?;
     let reader = match reading.reader(named) {
-        Err(Failure::Message { code: FailureCode::NoSuchThing, .. })
-            if reading.has_lasting_memory(named)? =>
-        {
+        Err(Failure::Message { code: FailureCode::NoSuchThing, .. }) if reading.has_remnants(named)? => {
             drop(reading);
-            return forget_memory(global, (named, &args.why), &root, out);
+            return forget_remnants(global, (named, &args.why), &root, out);
         }
         reader => reader?,
     };
@@ -410,6 +421,7 @@ fn forget_run(global: &GlobalArgs, named: &str, args: &ForgetArgs, out: &mut Cli
             "frames": dropped.frames,
             "dropped_ns": dropped.dropped_ns,
             "why": dropped.why,
+            "blame_forks": blame_forks(&compacted),
             "shared_by_forks": held.shared,
             "segments": held.segments,
             "vectors": held.vectors,
@@ -420,6 +432,9 @@ fn forget_run(global: &GlobalArgs, named: &str, args: &ForgetArgs, out: &mut Cli
     let frames = plural(u64::from(dropped.own_frames()), "frame");
     let what = format!(": {} (number {}, {frames} of its own)", printable(&run), uid.0);
     out.marked_line(true, "forgotten", what)?;
+    if blame_forks(&compacted) > 0 {
+        out.line(format_args!("{} of its blame went with it", plural(blame_forks(&compacted), "fork")))?;
+    }
     let shared = held_list(&compacted, "shared");
     if held.shared > 0 {
         let frames = plural(u64::from(held.shared), "frame");

@@ -41,6 +41,7 @@ mod tapes;
 mod transcripts;
 mod upkeep;
 mod upstream;
+mod validate;
 
 use std::ffi::OsStr;
 use std::io::Write;

@@ -2,7 +2,8 @@
 //!
 //! A dropped run is a tombstone in the log: the run's uid, its number of frames, and when and by which rule
 //! it was dropped. A note finds it by a hash of its name (see `dropped_names`). Its frames are readable only through its forks; compaction frees the rest. The run's
-//! belongings (see `belongings`) are deleted in the same commit.
+//! belongings (see `belongings`) are deleted in the same commit. The forks of its blame (see `blame_forks`) are dropped
+//! in this commit, too.
 //!
 //! Three kinds of runs are never dropped: open runs, pinned runs, and runs of which a fork is about to begin.
 //! A pin is a key in the keyspace `annals.pins` of the run's namespace: the run's uid in eight bytes,
@@ -20,8 +21,9 @@ use crate::log::queue::Durability;
 use crate::log::segments::lock;
 use crate::store::Namespace;
 use crate::trace::belongings::{BelongingScope, Belongings, DeletedKey};
+use crate::trace::blame_forks::blame_forks;
 use crate::trace::dropped_names;
-use crate::trace::heads::{RULE_BYTES_MAX, TombstoneHead, WHY_BYTES_MAX};
+use crate::trace::heads::{RULE_BYTES_MAX, RunFields, TombstoneHead, WHY_BYTES_MAX};
 use crate::trace::kinds;
 use crate::trace::model::{Status, check_text};
 use crate::trace::reader::{RunOrTombstone, RunReader, find_living_run, find_run_or_tombstone, run_record};
@@ -33,7 +35,7 @@ use annals_store::kv::write::BatchWriter;
 
 /// The keyspace of pins.
 pub(crate) const PINS: &str = "annals.pins";
-/// Maximum number of tombstones in one commit.
+/// Maximum number of runs that one commit drops, without the forks of their blames.
 const BATCH_RUNS_MAX: usize = 4096;
 /// Keys of the index that one page of a scan reads.
 const PAGE_KEYS: usize = 4096;
@@ -82,6 +84,18 @@ pub struct DroppedRun {
     /// The reason given for dropping it; empty if none was given.
     pub why: String,
 }
+
+/// What is dropped with a run.
+#[derive(Debug, Default)]
+pub(crate) struct DroppedParts {
+    /// Forks of blames.
+    pub(crate) forks: Vec<RunUid>,
+    /// Keys of belongings.
+    pub(crate) deleted: Vec<DeletedKey>,
+}
+
+/// Runs that can be dropped together, and those among them that cannot, and why.
+type BlameFamily = (Vec<RunFields>, Vec<(RunUid, DropBlocker)>);
 
 /// A run that no rule may drop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,32 +157,41 @@ impl Namespace {
         RunReader::open(self.store.core(), self.id, uid)
     }
 
-    /// Drops a run: reading it then fails with `Gone`. Its forks keep the frames they share. On disk when
-    /// this returns.
+    /// Drops a run and the forks of its blame: reading them then fails with `Gone`. Other forks keep the frames
+    /// they share. On disk when this returns.
     ///
     /// # Errors
-    /// `Conflict` if the run is open or pinned, or a fork of it is about to begin; `NotFound` or `Gone` if
+    /// `Conflict` if the run or a fork of its blame is open or pinned, or a fork of it is about to begin; `NotFound` or `Gone` if
     /// there is no run of this name; `Invalid` if the rule or reason is too long or has control characters;
     /// `Unavailable`, `Poisoned`.
     pub fn drop_run(&self, run: &str, rule: &str, why: &str) -> Result<DroppedRun> {
-        self.drop_and_list(run, rule, why, &mut Vec::new())
+        self.drop_and_list(run, rule, why, &mut DroppedParts::default())
     }
 
-    /// As [`Namespace::drop_run`]; adds the keys of its belongings, which are deleted with it, to `deleted`.
+    /// As [`Namespace::drop_run`]; adds what is dropped with the run to `parts`.
     pub(crate) fn drop_and_list(
         &self,
         run: &str,
         rule: &str,
         why: &str,
-        deleted: &mut Vec<DeletedKey>,
+        parts: &mut DroppedParts,
     ) -> Result<DroppedRun> {
         let uid = self.run(run)?.info().uid;
-        let mut dropped = None;
+        let (mut dropped, DroppedParts { forks, deleted }) = (None, parts);
         let scope = BelongingScope::All;
-        let mut each = |head| dropped = Some(head);
+        let mut each = |head: TombstoneHead| match head.run == uid {
+            true => dropped = Some(head),
+            false => forks.push(head.run),
+        };
         let held = self.drop_each(&[uid], (rule, why, scope), &mut each, &mut |some| deleted.extend(some))?;
-        if let Some((_, held)) = held.first() {
-            return Err(held.error(&format!("run {run:?}")));
+        if let Some((of, held)) = held.first() {
+            return Err(match *of == uid {
+                true => held.error(&format!("run {run:?}")),
+                false => {
+                    let fork = self.run_by_uid(*of)?.info().name.clone();
+                    held.error(&format!("run {fork:?}, a fork of the blame of {run:?},"))
+                }
+            });
         }
         // Nothing is read after the commit: a failed read would call the drop failed.
         if let Some(head) = dropped {
@@ -180,8 +203,28 @@ impl Namespace {
         }
     }
 
+    /// Drops orphaned forks of blames: those whose parent is gone. Adds them to `parts`.
+    pub(crate) fn drop_orphans(
+        &self,
+        uids: &[RunUid],
+        (rule, why): (&str, &str),
+        parts: &mut DroppedParts,
+    ) -> Result<()> {
+        let DroppedParts { forks, deleted } = parts;
+        let mut each = |head: TombstoneHead| forks.push(head.run);
+        let all = (rule, why, BelongingScope::All);
+        let held = self.drop_each(uids, all, &mut each, &mut |some| deleted.extend(some))?;
+        match held.first() {
+            Some((of, held)) => {
+                let fork = self.run_by_uid(*of)?.info().name.clone();
+                Err(held.error(&format!("run {fork:?}, a fork of a blame,")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Drops runs by retention, many in one commit; returns the runs that could not be dropped, and why. Runs
-    /// that are gone already are skipped. Their lasting belongings stay.
+    /// that are gone already are skipped. Their lasting belongings stay. Forks of their blames go with them.
     pub(crate) fn drop_runs(
         &self,
         uids: &[RunUid],
@@ -217,29 +260,30 @@ impl Namespace {
             let mut writer = BatchWriter::new(core, self.id)?;
             let mut belongings = Belongings::open(core, self.id)?;
             for uid in some {
-                let Some((head, _)) = run_record(core, self.id, *uid)? else { continue };
-                let fields = head.fields;
-                if fields.gone {
+                let (family, blocked) = self.blame_family(&forking, *uid)?;
+                // Retention leaves a pinned fork as it is. A person who asks for one run decides about it first.
+                let decides = |of: RunUid| of == *uid || scope == BelongingScope::All;
+                if let Some(found) = blocked.into_iter().find(|(of, _)| decides(*of)) {
+                    held.push(found);
                     continue;
                 }
-                if let Some(why) = self.drop_blocker(&forking, *uid, fields.status)? {
-                    held.push((*uid, why));
-                    continue;
+                for fields in family {
+                    let head = TombstoneHead {
+                        namespace: self.id,
+                        run: fields.uid,
+                        frames: fields.frames,
+                        started_ns: fields.started_ns,
+                        parent: fields.parent,
+                        dropped_ns,
+                        rule: rule.to_owned(),
+                        why: why.to_owned(),
+                    };
+                    writer.add_record(kinds::TOMBSTONE, &head.encode(), &[])?;
+                    dropped_names::note(&names, &fields.name, &head, &mut writer)?;
+                    let scope = if fields.uid == *uid { scope } else { BelongingScope::All };
+                    belongings.delete(fields.uid, scope, &mut writer)?;
+                    each(head);
                 }
-                let head = TombstoneHead {
-                    namespace: self.id,
-                    run: *uid,
-                    frames: fields.frames,
-                    started_ns: fields.started_ns,
-                    parent: fields.parent,
-                    dropped_ns,
-                    rule: rule.to_owned(),
-                    why: why.to_owned(),
-                };
-                writer.add_record(kinds::TOMBSTONE, &head.encode(), &[])?;
-                dropped_names::note(&names, &fields.name, &head, &mut writer)?;
-                belongings.delete(*uid, scope, &mut writer)?;
-                each(head);
             }
             // Wait under the lock, so that the next holder of the lock sees these runs as dropped.
             if let Some((_, ticket)) = writer.submit_awaited(Durability::Disk)? {
@@ -248,6 +292,25 @@ impl Namespace {
             deleted(belongings.finish());
         }
         Ok(held)
+    }
+
+    /// A living run and the forks of its blame, with forks of their blames: those that can be dropped, and those
+    /// that cannot, and why. Nothing of a run that cannot be dropped is looked at.
+    fn blame_family(&self, forking: &PendingForks, uid: RunUid) -> Result<BlameFamily> {
+        let core = self.store.core();
+        let (mut family, mut blocked) = (Vec::new(), Vec::new());
+        let run = run_record(core, self.id, uid)?.map(|(head, _)| head.fields);
+        let mut left: Vec<RunFields> = run.into_iter().filter(|fields| !fields.gone).collect();
+        while let Some(fields) = left.pop() {
+            match self.drop_blocker(forking, fields.uid, fields.status)? {
+                Some(why) => blocked.push((fields.uid, why)),
+                None => {
+                    left.extend(blame_forks(core, self.id, fields.uid, &fields.name)?);
+                    family.push(fields);
+                }
+            }
+        }
+        Ok((family, blocked))
     }
 
     /// Pins a run: it cannot be dropped until it is unpinned. Replaces an existing pin. On disk when this

@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod belongings;
+pub(crate) mod blame_forks;
 pub(crate) mod builders;
 pub(crate) mod census;
 pub(crate) mod chain;
@@ -29,6 +30,7 @@ pub use batch::RunBatch;
 pub(crate) use belongings::DeletedKey;
 #[doc(hidden)]
 pub use belongings::{DropHold, RunBelonging};
+pub use blame_forks::BLAME_TAG;
 pub use builders::{LlmFrame, ToolFrame};
 pub use census::{ErasureReport, UnexplainedErasure, run_numbers};
 pub use dropping::{DroppedRun, Pin};

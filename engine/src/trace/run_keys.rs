@@ -156,6 +156,11 @@ pub(crate) fn fork(parent: RunUid, fork: RunUid) -> Vec<u8> {
     key
 }
 
+/// The prefix of all forks.
+pub(crate) fn all_forks() -> Vec<u8> {
+    key(FORKS, 4)
+}
+
 /// The prefix of the forks of a run.
 pub(crate) fn forks(parent: RunUid) -> Vec<u8> {
     let mut key = key(FORKS, 16);

@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{RunUid, SegmentId, Seqno};
 use crate::log::queue::Durability;
 use crate::store::{Namespace, Store};
+use crate::trace::dropping::DroppedParts;
 use crate::trace::model::check_text;
 use crate::trace::reader::{RunOrTombstone, find_run_or_tombstone};
 use crate::trace::run_keys;
@@ -42,7 +43,9 @@ pub struct RunRemnants {
 pub struct ForgottenRun {
     /// The run.
     pub run: DroppedRun,
-    /// All runs of its name that were forgotten: those that retention dropped earlier, too.
+    /// Number of forks of its blame, which were dropped with it.
+    pub blame_forks: u32,
+    /// All runs of its name that were forgotten: those that retention dropped earlier, too; and forks of their blames.
     uids: Vec<RunUid>,
     /// Keys that belonged to them.
     deleted: Vec<DeletedKey>,
@@ -126,8 +129,8 @@ impl Store {
 }
 
 impl Namespace {
-    /// Drops a run on request, and everything that belongs to it. Of a run that retention dropped earlier, it deletes what
-    /// outlived it: the entries in memory. [`ForgottenRun::compact_options`] erases the bytes, and
+    /// Drops a run on request, and everything that belongs to it, the forks of its blame included. Of a run that retention
+    /// dropped earlier, it deletes what outlived it: the entries in memory. [`ForgottenRun::compact_options`] erases the bytes, and
     /// [`Namespace::run_remnants`] tells where they remain.
     ///
     /// # Errors
@@ -136,15 +139,20 @@ impl Namespace {
         if why.trim().is_empty() {
             return Err(Error::invalid("give the reason for forgetting the run: the ledger records it"));
         }
-        let mut deleted = Vec::new();
-        let dropped = match self.drop_and_list(run, FORGET, why, &mut deleted) {
+        let mut parts = DroppedParts::default();
+        let dropped = match self.drop_and_list(run, FORGET, why, &mut parts) {
             // Compaction frees the name of a dropped run.
             Err(error) if !matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => {
                 return Err(error);
             }
             dropped => dropped,
         };
-        let mut uids = self.forget_lasting(run, &mut deleted)?;
+        let orphans = self.orphaned_blame_forks(run)?;
+        self.drop_orphans(&orphans, (FORGET, why), &mut parts)?;
+        let DroppedParts { forks, mut deleted } = parts;
+        let lasting = self.forget_lasting(run, &mut deleted)?;
+        let mut uids = [forks.as_slice(), &lasting].concat();
+        let blame_forks = u32::try_from(forks.len()).unwrap_or(u32::MAX);
         let run = match (dropped, uids.last()) {
             (Ok(dropped), _) => {
                 uids.push(dropped.uid);
@@ -156,7 +164,7 @@ impl Namespace {
             },
             (Err(error), None) => return Err(error),
         };
-        Ok(ForgottenRun { run, uids, deleted })
+        Ok(ForgottenRun { run, blame_forks, uids, deleted })
     }
 
     /// A dropped run, and where its bytes remain.

@@ -3,9 +3,10 @@
 //! What is asked of each run stands in the index (`run_facts`), so an ended run's record is read only for a rule
 //! about tags, and its frames only for a rule about components, each only if the rule's other conditions hold. A
 //! sweep holds about 48 bytes per run in memory. A run may be pinned or forked
-//! between plan and drop. Each is checked again when it is dropped, and stays if it must.
+//! between plan and drop. Each is checked again when it is dropped, and stays if it must. No rule judges a fork of a blame:
+//! it stays and goes with its parent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use crate::error::Result;
 use crate::ids::{NamespaceId, RunUid};
 use crate::log::record::SpaceHead;
 use crate::store::{Namespace, Store};
+use crate::trace::blame_forks::{BLAME_TAG, all_forks, living_parent};
 use crate::trace::dropping::DropBlocker;
 use crate::trace::reader::{RunReader, run_record};
 use crate::trace::run_facts::{RunFacts, RunFate, for_each_run};
@@ -111,6 +113,18 @@ struct SweepPlanner<'a> {
     report: RetentionReport,
     judged: Vec<RunVerdict>,
     amounts: Vec<(u32, u64)>,
+    /// All forks of the store, in order.
+    forks: Vec<RunUid>,
+    /// Forks of blames, which follow their parents.
+    followers: Vec<Follower>,
+}
+
+/// A fork of a blame, whose parent lives.
+struct Follower {
+    uid: RunUid,
+    parent: RunUid,
+    own_frames: u32,
+    raw_bytes: u64,
 }
 
 impl Store {
@@ -141,8 +155,15 @@ impl Store {
             held: 0,
             memories: 0,
         };
-        let mut reading =
-            SweepPlanner { policy, store: self, report, judged: Vec::new(), amounts: Vec::new() };
+        let mut reading = SweepPlanner {
+            policy,
+            store: self,
+            report,
+            judged: Vec::new(),
+            amounts: Vec::new(),
+            forks: all_forks(core)?,
+            followers: Vec::new(),
+        };
         let mut spaces = Vec::new();
         for space in core.list_spaces()? {
             if let SpaceHead::Namespace { id, name } = space {
@@ -153,6 +174,7 @@ impl Store {
             }
         }
         policy.decide(core.store, at_ns, &mut reading.judged);
+        reading.count_followers();
         Ok(reading.into_plan(&spaces))
     }
 
@@ -199,7 +221,8 @@ impl Store {
                 let fields = &head.fields;
                 let (status, severity) =
                     (Status::from_code(fields.status)?, Severity::from_code(fields.severity)?);
-                if fields.gone || status == Status::Open {
+                let is_blame_fork = fields.tags.iter().any(|(key, _)| key == BLAME_TAG);
+                if fields.gone || status == Status::Open || is_blame_fork {
                     continue;
                 }
                 let (run, end) = ((uid, !fields.tags.is_empty()), (status, severity, fields.ended_ns));
@@ -243,6 +266,15 @@ fn judge_run(
     })
 }
 
+/// The place of a cause in the reports of a sweep.
+fn rule_place(cause: RetentionCause) -> Option<usize> {
+    match cause {
+        RetentionCause::Sampling => Some(0),
+        RetentionCause::Rule(at) => Some(at + 1),
+        RetentionCause::Nothing => None,
+    }
+}
+
 impl SweepPlanner<'_> {
     fn read_namespace(&mut self, id: NamespaceId, name: &str, number: u32) -> Result<()> {
         let core = self.store.core();
@@ -255,6 +287,8 @@ impl SweepPlanner<'_> {
                 self.report.open += 1;
             } else if pins.contains(&uid) {
                 self.report.pinned.add(u64::from(own_frames), raw_bytes);
+            } else if let Some(parent) = self.parent_of_follower(id, uid, has_tags)? {
+                self.followers.push(Follower { uid, parent, own_frames, raw_bytes });
             } else {
                 let (run, end) = ((uid, has_tags), (status, severity, ended_ns));
                 let cause = judge_run(core, self.policy, (id, name), run, end, self.report.at_ns)?;
@@ -265,25 +299,50 @@ impl SweepPlanner<'_> {
         })
     }
 
+    /// The living parent of a fork of a blame. Reads the records of tagged forks only.
+    fn parent_of_follower(&self, id: NamespaceId, uid: RunUid, has_tags: bool) -> Result<Option<RunUid>> {
+        match has_tags && self.forks.binary_search(&uid).is_ok() {
+            true => living_parent(self.store.core(), id, uid),
+            false => Ok(None),
+        }
+    }
+
+    /// Counts forks of blames where their parents count: dropping a parent drops them. Forks of a parent that was not
+    /// judged, because it is pinned, are unmatched.
+    fn count_followers(&mut self) {
+        let mut verdicts: HashMap<RunUid, Option<(RetentionCause, bool)>> =
+            self.followers.iter().map(|follower| (follower.parent, None)).collect();
+        for run in &self.judged {
+            verdicts.entry(run.uid).and_modify(|verdict| *verdict = Some((run.cause, run.goes)));
+        }
+        // A fork is younger than its parent, which may be a fork of a blame itself.
+        self.followers.sort_unstable_by_key(|follower| follower.uid);
+        for Follower { uid, parent, own_frames, raw_bytes } in std::mem::take(&mut self.followers) {
+            let verdict = verdicts.get(&parent).copied().flatten();
+            verdicts.entry(uid).and_modify(|known| *known = verdict);
+            let (cause, goes) = verdict.unwrap_or((RetentionCause::Nothing, false));
+            self.totals(cause, goes).add(u64::from(own_frames), raw_bytes);
+        }
+    }
+
+    /// The totals of the report that a run counts in.
+    fn totals(&mut self, cause: RetentionCause, goes: bool) -> &mut RunTotals {
+        let RetentionReport { rules, unmatched, .. } = &mut self.report;
+        match rule_place(cause).and_then(|at| rules.get_mut(at)) {
+            Some(rule) if goes => &mut rule.dropped,
+            Some(rule) => &mut rule.kept,
+            None => unmatched,
+        }
+    }
+
     /// Turns the verdicts into a plan with its report.
     fn into_plan(mut self, spaces: &[NamespaceId]) -> RetentionPlan {
         let mut doomed: BTreeMap<(u32, usize), Vec<RunUid>> = BTreeMap::new();
-        for (run, (frames, bytes)) in self.judged.iter().zip(&self.amounts) {
-            let at = match run.cause {
-                RetentionCause::Sampling => 0,
-                RetentionCause::Rule(at) => at + 1,
-                RetentionCause::Nothing => {
-                    self.report.unmatched.add(u64::from(*frames), *bytes);
-                    continue;
-                }
-            };
-            let Some(report) = self.report.rules.get_mut(at) else { continue };
-            match run.goes {
-                true => {
-                    report.dropped.add(u64::from(*frames), *bytes);
-                    doomed.entry((run.namespace, at)).or_default().push(run.uid);
-                }
-                false => report.kept.add(u64::from(*frames), *bytes),
+        let judged = std::mem::take(&mut self.judged);
+        for (run, (frames, bytes)) in judged.iter().zip(std::mem::take(&mut self.amounts)) {
+            self.totals(run.cause, run.goes).add(u64::from(frames), bytes);
+            if let (true, Some(at)) = (run.goes, rule_place(run.cause)) {
+                doomed.entry((run.namespace, at)).or_default().push(run.uid);
             }
         }
         let named = |at: usize| self.report.rules.get(at).map_or(String::new(), |rule| rule.rule.clone());

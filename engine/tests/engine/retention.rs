@@ -594,3 +594,109 @@ fn forgotten_run_leaves_no_bytes_after_compaction() {
         assert_whole(store);
     });
 }
+
+fn blame_fork(space: &Namespace, parent: &str, name: &str) {
+    let spec = RunSpec::new(name).tag(annals::runs::BLAME_TAG, parent);
+    let fork = space.fork(parent, 1, true, spec).unwrap();
+    record(&fork, &mut GrowingConversation::new(name), 2);
+    fork.end(Status::Ok).unwrap();
+}
+
+/// A run with two forks of its blame, one of them blamed itself, and a fork that a person made.
+fn blamed_run(space: &Namespace, name: &str) {
+    ended_run(space, name, 3, Status::Failed);
+    let forks = [format!("{name}-blame-1"), format!("{name}-blame-2")];
+    forks.iter().for_each(|fork| blame_fork(space, name, fork));
+    blame_fork(space, &forks[0], &format!("{}-blame-1", forks[0]));
+    let own = RunSpec::new(format!("{name}-own"));
+    space.fork(&forks[1], 1, false, own).unwrap().end(Status::Ok).unwrap();
+}
+
+fn policy(keep: RetentionLimit) -> RetentionPolicy {
+    RetentionPolicy {
+        rules: vec![RetentionRule::new("r", keep)],
+        memory_for_ns: None,
+        sample: RunShare::parse("0%").unwrap(),
+    }
+}
+
+/// Forks of a blame were runs like others. A forgotten or dropped run left them, with bytes of its conversation,
+/// and nothing named them.
+#[test]
+fn blame_forks_go_with_their_run() {
+    for how in ["drop", "forget", "retain"] {
+        let (dir, store, space) = fresh();
+        blamed_run(&space, "a");
+        match how {
+            "drop" => drop(space.drop_run("a", "r", "").unwrap()),
+            "forget" => assert_eq!(space.forget("a", "asked for").unwrap().blame_forks, 3),
+            _ => {
+                let plan = store.plan_retention(&policy(RetentionLimit::ForNs(0)), Some(u64::MAX)).unwrap();
+                let planned = plan.report().clone();
+                assert_eq!((planned.dropped().runs, planned.rules[0].rule.as_str()), (5, "sampling"));
+                assert_eq!(store.retain(plan).unwrap().held, 0);
+            }
+        }
+        let left: &[&str] = if how == "retain" { &[] } else { &["a-own"] };
+        check_after_each_reopening(&dir, store, |store| {
+            let space = store.namespace("default").unwrap();
+            assert_eq!(names(&space), left, "{how}");
+            assert_eq!(store.stats().unwrap().dropped_runs, 5 - left.len() as u64);
+            assert_eq!(space.run("a-blame-1").unwrap_err().kind(), ErrorKind::Gone);
+            assert_whole(store);
+        });
+    }
+}
+
+/// Forks of a blame have other statuses than their run, and are many: sampling took the good ones away, and a rule
+/// for the newest runs dropped the user's own.
+#[test]
+fn no_rule_judges_blame_forks_of_a_living_run() {
+    let (_dir, store, space) = fresh();
+    ended_run(&space, "old", 2, Status::Failed);
+    blamed_run(&space, "a");
+    space.drop_run("a-own", "r", "").unwrap();
+    let plan = store.plan_retention(&policy(RetentionLimit::Newest(2)), Some(u64::MAX)).unwrap();
+    let report = store.retain(plan).unwrap();
+    // The run and its three forks count in the line of the rule that keeps the run.
+    assert_eq!((report.rules[0].kept.runs, report.dropped().runs), (5, 0));
+    space.pin("a", "evidence").unwrap();
+    let plan = store.plan_retention(&policy(RetentionLimit::ForNs(0)), Some(u64::MAX)).unwrap();
+    let report = store.retain(plan).unwrap();
+    assert_eq!((report.pinned.runs, report.unmatched.runs, report.dropped().runs), (1, 3, 1));
+    assert_eq!(names(&space).len(), 4);
+    assert_eq!(store.sample_ended(&policy(RetentionLimit::Forever)).unwrap(), 0);
+}
+
+/// A pinned fork of a blame: a person decides about it, and retention leaves it.
+#[test]
+fn pinned_blame_fork_stays_until_it_is_forgotten() {
+    let (_dir, store, space) = fresh();
+    blamed_run(&space, "a");
+    space.pin("a-blame-2", "evidence").unwrap();
+    for error in [space.forget("a", "asked for").unwrap_err(), space.drop_run("a", "r", "").unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        let text = error.to_string();
+        assert!(text.contains("\"a-blame-2\", a fork of the blame of \"a\", is pinned"), "{text}");
+    }
+    assert_eq!(names(&space).len(), 5, "nothing was dropped");
+    let plan = store.plan_retention(&policy(RetentionLimit::ForNs(0)), Some(u64::MAX)).unwrap();
+    assert_eq!(store.retain(plan).unwrap().held, 0);
+    assert_eq!(names(&space), ["a-blame-2"]);
+    let error = space.forget("a", "asked for").unwrap_err();
+    assert!(error.to_string().contains("a fork of a blame, is pinned"), "{error}");
+    space.unpin("a-blame-2").unwrap();
+    assert_eq!(space.forget("a", "asked for").unwrap().blame_forks, 1);
+    assert!(names(&space).is_empty());
+}
+
+/// Recording a run of the same name again replaces it. Its forks are then found by their tag only.
+#[test]
+fn blame_forks_of_a_replaced_run_are_forgotten() {
+    let (_dir, _store, space) = fresh();
+    blamed_run(&space, "a");
+    space.begin_run(RunSpec::new("a").replace(true)).unwrap().end(Status::Ok).unwrap();
+    assert_eq!(space.orphaned_blame_forks("a").unwrap().len(), 3);
+    assert_eq!(space.forget("a", "asked for").unwrap().blame_forks, 3);
+    assert_eq!(names(&space), ["a-own"]);
+}

@@ -214,7 +214,7 @@ impl Blamer {
         let known: BTreeSet<String> = document.forks().map(|fork| fork.run.clone()).collect();
         drop_forks(&self.space, &name, &mut |fork| {
             let is_lost = !known.contains(&fork.info().name);
-            if is_lost {
+            if is_lost && !fresh {
                 // It is run again, but was paid for.
                 document.spent += spent_in(fork, &self.prices)?;
             }

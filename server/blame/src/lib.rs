@@ -26,6 +26,7 @@ pub mod statistics;
 pub mod steps;
 pub mod validate;
 
+pub use annals::runs::BLAME_TAG;
 pub use document::{BlameDocument, BlameState, drop_blame, load_blame};
 pub use error::BlameError;
 pub use execute::{BlameOptions, Blamer};
@@ -33,7 +34,5 @@ pub use oracle::{Oracle, Verdict};
 pub use perturb::Perturbation;
 pub use ranking::{StepRow, rows};
 
-/// The tag of every fork of a blame; its value is the parent's name.
-pub const BLAME_TAG: &str = "annals.blame";
 /// The tag that says what a fork of a blame is for: `base`, or the perturbed frames.
 pub const BLAME_STEPS_TAG: &str = "annals.blame.steps";

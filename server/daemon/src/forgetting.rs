@@ -120,6 +120,7 @@ pub fn erase_run(space: &Namespace, forgotten: &ForgottenRun, options: CompactOp
     let mut object = report_object(&report);
     object.insert("uid".to_owned(), json!(uid.0));
     object.insert("frames".to_owned(), json!(frames));
+    object.insert("blame_forks".to_owned(), json!(forgotten.blame_forks));
     let held = json!({
         "shared": space.name_sharers(&sharers)?,
         "shared_by_forks": held.shared,
