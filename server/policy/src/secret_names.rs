@@ -119,12 +119,12 @@ pub(crate) fn secret_name(name: &[u8]) -> Option<SecretName> {
         _ => false,
     };
     let ends_so = |end: &&str| end.as_bytes().last() == Some(&last) && squeezed_ends_with(name, end);
-    if is_pass || PASSWORDS.iter().any(|end| ends_so(&end)) {
+    if is_pass || PASSWORDS.iter().any(&ends_so) {
         return (!squeezed_contains(name, "public")).then_some(SecretName::Password);
     }
     let is_token = ends_so(&"token") && {
-        let is_counted = HARMLESS_ENDS.iter().any(|end| ends_so(&end));
-        !is_counted && !(squeezed_contains(name, "ratelimit") && squeezed_contains(name, "tokens"))
+        let is_counted = HARMLESS_ENDS.iter().any(ends_so);
+        !(is_counted || squeezed_contains(name, "ratelimit") && squeezed_contains(name, "tokens"))
     };
     is_token.then_some(SecretName::Token)
 }

@@ -69,7 +69,7 @@ impl TestApi {
 fn event(answer: &HttpAnswer) -> Value {
     let text = answer.text();
     let data = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
-    let last = data.filter(|data| !data.is_empty()).last();
+    let last = data.filter(|data| !data.is_empty()).next_back();
     serde_json::from_str(last.unwrap_or_else(|| panic!("no event in {text:?}"))).unwrap()
 }
 
