@@ -145,7 +145,7 @@ fn consumed_inputs_stay_consumed_after_reopening() {
     let bench = bench.opened_again();
     assert_eq!(bench.waiting(), [("rpc:x".to_owned(), 1)]);
     let (_, read) = bench.record(decision("Two"));
-    assert_eq!(texts(&read["deliberation"]["inputs"], "text"), ["Queried 'waits': 1 results (keyword)"]);
+    assert_eq!(texts(&read["deliberation"]["inputs"], "text"), ["Queried 'waits': 0 results (keyword)"]);
     assert_eq!(bench.opened_again().record(decision("Three")).1["deliberation"], Value::Null);
 }
 
@@ -256,6 +256,11 @@ fn ended_inputs_are_swept() {
     bench.sim.advance_ns(301 * SECOND);
     assert_eq!(bench.call(Method::DebugTracker, json!({}))["swept"], 49);
     assert_eq!(stored(), 0);
+    // An input with a second left stays.
+    bench.query("nearly ended");
+    bench.sim.advance_ns(299 * SECOND);
+    assert_eq!(bench.call(Method::DebugTracker, json!({}))["swept"], 0);
+    assert_eq!(stored(), 1);
 }
 
 #[test]
