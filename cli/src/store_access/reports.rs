@@ -43,7 +43,9 @@ impl StoreAccess {
             }
         }
         let verified = match reader.verify() {
-            Ok(verified) => json!({ "frames": verified.frames, "bytes": verified.bytes, "blobs": verified.blobs }),
+            Ok(verified) => {
+                json!({ "frames": verified.frames, "bytes": verified.bytes, "blobs": verified.blobs })
+            }
             Err(error) => {
                 damage.push(error.to_string());
                 json!({ "error": error.to_string() })
@@ -108,9 +110,9 @@ fn run_json(info: &RunInfo, by: Option<&Redactor>) -> Value {
     let shown = |text: &str| by.map_or_else(|| text.to_owned(), |by| by.text(text));
     let tags: Map<String, Value> =
         info.tags.iter().map(|(key, value)| (key.clone(), shown(value).into())).collect();
-    let parent = info.parent.as_ref().map(|parent| {
-        json!({ "run": parent.run, "uid": parent.uid.0, "at": parent.at, "shared": parent.shared })
-    });
+    let parent = info.parent.as_ref().map(
+        |parent| json!({ "run": parent.run, "uid": parent.uid.0, "at": parent.at, "shared": parent.shared }),
+    );
     let mut run = json!({
         "name": info.name, "uid": info.uid.0, "status": info.status.name(), "severity": info.severity.name(),
         "agent": info.agent, "model": info.model, "tags": tags, "parent": parent, "started_ns": info.started_ns,
@@ -147,7 +149,8 @@ fn states(reader: &RunReader, damage: &mut Vec<String>) -> Vec<Value> {
     while at > 0 && states.len() < STATES_MAX {
         match reader.snapshot_at(at) {
             Ok(Some(snapshot)) => {
-                states.push(json!({ "seq": snapshot.seq, "state": String::from_utf8_lossy(&snapshot.state) }));
+                states
+                    .push(json!({ "seq": snapshot.seq, "state": String::from_utf8_lossy(&snapshot.state) }));
                 at = snapshot.seq.saturating_sub(1);
             }
             Ok(None) => break,

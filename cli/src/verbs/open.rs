@@ -19,9 +19,11 @@ pub(super) fn named_run(door: &StoreAccess, args: &OpenArgs) -> CliResult<RunRow
     }
     let statuses = vec![Status::Failed, Status::Abandoned];
     let mut failed = door.newest_runs(RunFilter { statuses, ..RunFilter::default() })?;
-    failed.next().transpose()?.map(|(_, run)| run).ok_or_else(|| {
-        Failure::missing("no run has failed", "`annals runs` lists the runs of the namespace")
-    })
+    failed
+        .next()
+        .transpose()?
+        .map(|(_, run)| run)
+        .ok_or_else(|| Failure::missing("no run has failed", "`annals runs` lists the runs of the namespace"))
 }
 
 pub(super) fn run(global: &GlobalArgs, args: &OpenArgs, out: &mut CliOutput) -> CliResult<()> {

@@ -43,8 +43,11 @@ pub(super) fn run(global: &GlobalArgs, args: &OpenArgs, out: &mut CliOutput) -> 
             print_note("the page ends with Ctrl-C; programs may record meanwhile");
         }
     };
-    let waiting = |count: usize| print_note(format_args!("waiting for {count} recorders; Ctrl-C ends at once and abandons their runs"));
-    serve(&root, &global.namespace, &serving, began, waiting).map_err(|error| serve_failure(error, args.port))?;
+    let waiting = |count: usize| {
+        print_note(format_args!("waiting for {count} recorders; Ctrl-C ends at once and abandons their runs"))
+    };
+    serve(&root, &global.namespace, &serving, began, waiting)
+        .map_err(|error| serve_failure(error, args.port))?;
     shown
 }
 
@@ -65,7 +68,8 @@ fn encode(text: &str) -> String {
 /// A link from the daemon that holds the store; `None` if no process listens there.
 fn daemon_link(root: &Path, namespace: &str) -> CliResult<Option<String>> {
     ask_daemon(root, &[b"PAGE.LINK", namespace.as_bytes()]).map_err(|error| {
-        let hint = "wait until it has ended, or let a daemon hold the store: `annals serve --http 127.0.0.1:7421`";
+        let hint =
+            "wait until it has ended, or let a daemon hold the store: `annals serve --http 127.0.0.1:7421`";
         Failure::failed(format!("the process that holds the store serves no page: {error}"), hint)
     })
 }
@@ -89,8 +93,12 @@ fn open_browser(link: &str) {
         () if has_screen("DISPLAY") || has_screen("WAYLAND_DISPLAY") => "xdg-open",
         () => return,
     };
-    let started =
-        Command::new(opener).arg(link).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let started = Command::new(opener)
+        .arg(link)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
     if let Err(error) = started {
         print_note(format_args!("no browser was opened ({opener}: {error}): open the link above"));
     }
@@ -101,8 +109,13 @@ fn serve_failure(error: ServeError, port: Option<u16>) -> Failure {
         ServeError::Store(error) => engine_failure(error),
         ServeError::System { ref cause, .. } if cause.kind() == std::io::ErrorKind::AddrInUse => {
             let port = port.map_or(String::new(), |port| format!(" {port}"));
-            Failure::failed(printable(&error.to_string()), format!("another program uses port{port}: --port names another, or leave it out"))
+            Failure::failed(
+                printable(&error.to_string()),
+                format!("another program uses port{port}: --port names another, or leave it out"),
+            )
         }
-        error => Failure::failed(printable(&error.to_string()), "check that this machine has a free loopback port"),
+        error => {
+            Failure::failed(printable(&error.to_string()), "check that this machine has a free loopback port")
+        }
     }
 }

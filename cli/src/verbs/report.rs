@@ -38,7 +38,10 @@ pub(super) fn run(global: &GlobalArgs, args: &ReportArgs, out: &mut CliOutput) -
         std::io::Write::write_all(file, html.as_bytes()).map_err(crate::failure::output_failure)
     });
     written?.map_err(|error| {
-        Failure::failed(format!("cannot write {}: {error}", args.output.display()), "name a file in a folder that exists")
+        Failure::failed(
+            format!("cannot write {}: {error}", args.output.display()),
+            "name a file in a folder that exists",
+        )
     })?;
     let (path, len) = (args.output.to_string_lossy(), html.len() as u64);
     if out.json {
@@ -57,6 +60,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ReportArgs, out: &mut CliOutput) -
     let named: Vec<&str> = damage.iter().take(DAMAGE_NAMED).map(|what| what.as_str()).collect();
     let more = damage.len().saturating_sub(DAMAGE_NAMED);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    let message = format!("the report is written, but not everything could be read: {}{more}", named.join("; "));
+    let message =
+        format!("the report is written, but not everything could be read: {}{more}", named.join("; "));
     Err(Failure::damage(message, "`annals verify` checks the whole store, `annals repair` saves the rest"))
 }

@@ -17,7 +17,8 @@ fn bench() -> CliBench {
     let space = store.namespace("default").unwrap();
     for (name, answer) in [("good", "Booked."), ("bad/run", HOSTILE)] {
         let run = space.begin_run(RunSpec::new(name).agent("planner")).unwrap();
-        let ask = json!({ "model": "m", "messages": [{ "role": "user", "content": "write to ada@example.org" }] });
+        let ask =
+            json!({ "model": "m", "messages": [{ "role": "user", "content": "write to ada@example.org" }] });
         let answer = json!({ "role": "assistant", "content": answer });
         run.record(Frame::new(Component::Llm, ask.to_string(), answer.to_string())).unwrap();
         run.snapshot(format!("{{\"of\":\"{name}\"}}"), &[]).unwrap();
@@ -47,7 +48,10 @@ fn report_holds_a_run_in_one_file() {
     assert!(text.starts_with("r.html: 1 frame, "), "{text}");
     let page = read(&bench, "r.html");
     assert_eq!(page.to_lowercase().matches("<script").count(), 2, "recorded text became a script");
-    assert!(!page.contains(" src=") && !page.contains(" href=") && !page.contains("@import"), "it loads a file");
+    assert!(
+        !page.contains(" src=") && !page.contains(" href=") && !page.contains("@import"),
+        "it loads a file"
+    );
     let data = data(&page);
     let run = &data["runs"][0];
     assert_eq!(run["run"]["name"], "bad/run");
@@ -59,7 +63,10 @@ fn report_holds_a_run_in_one_file() {
     assert_eq!(run["failure"]["seq"], 1);
     assert!(data["ledger"].is_object(), "{data}");
     let [told] = bench.run("report bad/run -o r.html --json").json().try_into().unwrap();
-    assert_eq!((&told["report"], &told["runs"], &told["damage"]), (&json!("r.html"), &json!(["bad/run"]), &json!([])));
+    assert_eq!(
+        (&told["report"], &told["runs"], &told["damage"]),
+        (&json!("r.html"), &json!(["bad/run"]), &json!([]))
+    );
 }
 
 #[test]
@@ -82,7 +89,10 @@ fn redacted_report_holds_no_values_and_no_hashes() {
     let data = data(&page);
     assert_eq!(data["profile"], "safe");
     let run = &data["runs"][0];
-    assert_eq!((&run["run"]["fingerprint"], &run["states"], &run["blame"]), (&Value::Null, &json!([]), &Value::Null));
+    assert_eq!(
+        (&run["run"]["fingerprint"], &run["states"], &run["blame"]),
+        (&Value::Null, &json!([]), &Value::Null)
+    );
     assert_eq!(run["views"]["1"]["request"]["blake3"], Value::Null);
     bench.run("report good -o raw.html").ok();
     assert!(read(&bench, "raw.html").contains("ada@example.org"), "the test looks for the right text");
@@ -115,7 +125,8 @@ impl OpenPage {
             .unwrap();
         let mut text = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut text).unwrap();
-        let link = text[text.find("http://").unwrap_or_else(|| panic!("{text:?} has no link"))..].trim().to_owned();
+        let link =
+            text[text.find("http://").unwrap_or_else(|| panic!("{text:?} has no link"))..].trim().to_owned();
         Self { child, link }
     }
 
@@ -138,7 +149,9 @@ impl Drop for OpenPage {
 fn ask(address: &str, request: &str, headers: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();
-    let head = format!("{request} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n");
+    let head = format!(
+        "{request} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
+    );
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(body.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -149,7 +162,12 @@ fn ask(address: &str, request: &str, headers: &str, body: &str) -> String {
 /// Logs in by a link. Returns the headers of the session.
 fn login(link: &str, address: &str) -> String {
     let code = link.split("#/login/").nth(1).unwrap().split('?').next().unwrap();
-    let answer = ask(address, "POST /login", "content-type: application/json\r\n", &json!({ "code": code }).to_string());
+    let answer = ask(
+        address,
+        "POST /login",
+        "content-type: application/json\r\n",
+        &json!({ "code": code }).to_string(),
+    );
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let cookie = answer.split("set-cookie: ").nth(1).unwrap().split(';').next().unwrap();
     let key: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();

@@ -111,3 +111,19 @@ fn failed_disk_refuses_decisions_and_says_what_is_not_captured() {
     assert_ne!(is_stored, waits, "{decisions} {waiting}");
     assert_eq!(after.call(Method::GetReasonStats, json!({}))["deliberation_not_tracked"], Value::Null);
 }
+
+/// A decision that the store refuses takes nothing: its inputs wait for the next one.
+#[test]
+fn decision_too_long_for_the_store_takes_no_input() {
+    let sim = annals::io::sim::SimIo::new(1);
+    let store = Store::open_with("s", Options { body_bytes_max: 64 << 10, ..options(&sim) }).unwrap();
+    let space = store.namespace("default").unwrap();
+    let decisions = Deliberation::open(&space).unwrap();
+    let bench = Bench { sim, store, space, decisions };
+    bench.query("kept");
+    let long = json!({ "decision": "d", "confidence": 1, "context": "x".repeat(100 << 10) });
+    let (kind, why) = bench.refused(Method::RecordDecision, long);
+    assert_eq!(kind, ErrorKind::Invalid, "{why}");
+    assert_eq!(bench.waiting(), [("rpc:x".to_owned(), 1)]);
+    assert_eq!(bench.record(decision("short")).0["deliberation_inputs_count"], 1);
+}

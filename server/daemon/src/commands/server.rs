@@ -41,7 +41,8 @@ fn page_link(call: &mut CommandCall<'_, '_>) -> CommandResult {
         _ => return Err(wrong_arity("page.link")),
     };
     let link = call.daemon.page_link(&namespace)?;
-    let link = link.ok_or("UNAVAILABLE this daemon does not serve HTTP: start it with --http ADDRESS:PORT")?;
+    let link =
+        link.ok_or("UNAVAILABLE this daemon does not serve HTTP: start it with --http ADDRESS:PORT")?;
     Ok(Reply::text(link))
 }
 

@@ -95,7 +95,8 @@ impl HttpShared {
         }
         let key = headers.get(KEY_HEADER)?.to_str().ok()?;
         let cookies = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
-        let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.split_once('='));
+        let mut pairs =
+            cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.split_once('='));
         let (_, cookie) = pairs.find(|(name, _)| name.trim() == self.session_cookie)?;
         self.daemon.page.namespace(cookie.trim(), key)
     }

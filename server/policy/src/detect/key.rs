@@ -84,8 +84,9 @@ impl KeyForms {
 
     /// The forms whose prefixes begin a text.
     fn beginning<'s>(&'s self, text: &'s [u8]) -> impl Iterator<Item = &'s KeyForm> {
-        let found =
-            head(text).filter(|head| self.may_begin(*head)).and_then(|head| self.heads.binary_search_by_key(&head, |(head, _)| *head).ok());
+        let found = head(text)
+            .filter(|head| self.may_begin(*head))
+            .and_then(|head| self.heads.binary_search_by_key(&head, |(head, _)| *head).ok());
         let range = found.and_then(|at| self.heads.get(at)).map_or(0..0, |(_, range)| range.clone());
         let forms = self.forms.get(range).unwrap_or_default();
         forms.iter().filter(|form| text.starts_with(form.prefix))

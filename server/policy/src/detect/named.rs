@@ -95,9 +95,10 @@ pub(super) fn find(text: &[u8], with_secrets: bool, with_facts: bool) -> NamedVa
     let mut values = NamedValues::default();
     let (mut secrets_from, mut bare_end, mut facts_from) = (0, 0, 0);
     let mut next = 0;
-    while let Some(at) = text.get(next..).and_then(|rest| {
-        rest.iter().position(|byte| ANCHORS[usize::from(*byte)]).map(|found| next + found)
-    }) {
+    while let Some(at) = text
+        .get(next..)
+        .and_then(|rest| rest.iter().position(|byte| ANCHORS[usize::from(*byte)]).map(|found| next + found))
+    {
         next = at + 1;
         if matches!(text[at], b'=' | b':') {
             if !with_secrets {
@@ -137,7 +138,8 @@ fn secret(text: &[u8], at: usize, bare_end: &mut usize) -> Option<Range<usize>> 
             && value.iter().any(u8::is_ascii_alphabetic)
     };
     let ends_line = matches!(text.get(range.end), None | Some(b'\n' | b'\r'));
-    (is_secret_value(value, place, ends_line) && (kind == SecretName::Password || is_token())).then_some(range)
+    (is_secret_value(value, place, ends_line) && (kind == SecretName::Password || is_token()))
+        .then_some(range)
 }
 
 /// The name before a separator, and its position.

@@ -159,9 +159,8 @@ fn may_be_listed(word: &[u8]) -> bool {
 }
 
 fn is_listed(word: &[u8]) -> bool {
-    let range = beginning(word).and_then(|at| {
-        Some(usize::from(*STARTS.get(at)?)..usize::from(*STARTS.get(at + 1)?))
-    });
+    let range =
+        beginning(word).and_then(|at| Some(usize::from(*STARTS.get(at)?)..usize::from(*STARTS.get(at + 1)?)));
     let words = range.and_then(|range| WORDS.get(range)).unwrap_or_default();
     words.iter().any(|known| known.as_bytes() == word)
 }

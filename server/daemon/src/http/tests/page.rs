@@ -27,12 +27,21 @@ impl TestApi {
 #[test]
 fn files_of_the_page_carry_the_content_policy() {
     let api = TestApi::with(false);
-    for (path, kind) in [("/", "text/html"), ("/assets/page.css", "text/css"), ("/assets/page.js", "text/javascript")] {
+    for (path, kind) in
+        [("/", "text/html"), ("/assets/page.css", "text/css"), ("/assets/page.js", "text/javascript")]
+    {
         let answer = api.ask_with(&format!("GET {path}"), "", b"");
         assert_eq!(answer.status, 200, "{path}");
         assert!(answer.header("content-type").unwrap().starts_with(kind), "{path}");
         let policy = answer.header("content-security-policy").unwrap();
-        for part in ["default-src 'none'", "script-src 'self';", "style-src 'self';", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"] {
+        for part in [
+            "default-src 'none'",
+            "script-src 'self';",
+            "style-src 'self';",
+            "frame-ancestors 'none'",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ] {
             assert!(policy.contains(part), "{path}: {policy}");
         }
         assert!(!policy.contains("unsafe"), "{path}: {policy}");
