@@ -3,7 +3,10 @@
 use annals::{RunInfo, RunReader};
 use annals_server::profiles::Redactor;
 use annals_server::suspect::{self, Transcript, Weights};
-use annals_server::{ExchangeMetadata, FramePair, FrameViewOptions, blame, frame_view, run_prices, timeline};
+use annals_server::{
+    ExchangeMetadata, FramePair, FrameViewOptions, TIMELINE_FRAMES_MAX, blame, frame_view, run_prices,
+    timeline,
+};
 use serde_json::{Map, Value, json};
 
 use super::StoreAccess;
@@ -28,8 +31,13 @@ impl StoreAccess {
         let reader = self.reader(id)?;
         let info = reader.info();
         let prices = run_prices(&reader);
-        let frames = usize::try_from(info.frames).unwrap_or(usize::MAX);
-        let rows = timeline(&reader, 1, frames, &prices, by).map_err(engine_failure)?;
+        let mut rows = Vec::new();
+        let mut from = Some(1);
+        while let Some(first) = from {
+            let page = timeline(&reader, first, TIMELINE_FRAMES_MAX, &prices, by).map_err(engine_failure)?;
+            rows.extend(page.frames);
+            from = page.next;
+        }
         let options =
             FrameViewOptions { redactor: by, all: false, text_bytes_max: TEXT_BYTES_MAX, prices: &prices };
         let (mut views, mut damage) = (Map::new(), Vec::new());
@@ -52,7 +60,7 @@ impl StoreAccess {
             }
         };
         let data = json!({
-            "run": run_json(info, by), "timeline": { "frames": rows.frames, "next": null, "total": rows.total },
+            "run": run_json(info, by), "timeline": { "frames": rows, "next": null, "total": info.frames },
             "views": views, "failure": self.failure_json(id, by, &mut damage), "suspect": suspect_json(&reader, by, &mut damage)?,
             "blame": if by.is_none() { self.blame_json(&info.name)? } else { Value::Null },
             "states": if by.is_none() { states(&reader, &mut damage) } else { Vec::new() },

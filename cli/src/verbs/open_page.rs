@@ -10,7 +10,7 @@ use super::open::named_run;
 use crate::args::{GlobalArgs, OpenArgs};
 use crate::failure::{CliResult, Failure};
 use crate::locate;
-use crate::output::{CliOutput, print_note, printable};
+use crate::output::{CliOutput, print_note};
 use crate::profiles;
 use crate::store_access::engine_failure;
 
@@ -110,12 +110,10 @@ fn serve_failure(error: ServeError, port: Option<u16>) -> Failure {
         ServeError::System { ref cause, .. } if cause.kind() == std::io::ErrorKind::AddrInUse => {
             let port = port.map_or(String::new(), |port| format!(" {port}"));
             Failure::failed(
-                printable(&error.to_string()),
+                &error,
                 format!("another program uses port{port}: --port names another, or leave it out"),
             )
         }
-        error => {
-            Failure::failed(printable(&error.to_string()), "check that this machine has a free loopback port")
-        }
+        error => Failure::failed(&error, "check that this machine has a free loopback port"),
     }
 }

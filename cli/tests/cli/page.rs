@@ -30,6 +30,13 @@ fn bench() -> CliBench {
     bench
 }
 
+/// Runs a command that must fail with this exit code and say this on standard error.
+#[track_caller]
+fn fails(bench: &CliBench, line: &str, code: i32, says: &str) {
+    let done = bench.run(line);
+    assert!(done.code == code && done.stderr.contains(says), "{line}: {done:?}");
+}
+
 #[expect(clippy::disallowed_methods, reason = "reads the report as a browser would")]
 fn read(bench: &CliBench, name: &str) -> String {
     std::fs::read_to_string(bench.path(name)).unwrap()
@@ -83,7 +90,8 @@ fn report_of_two_runs_pairs_their_frames() {
 #[test]
 fn redacted_report_holds_no_values_and_no_hashes() {
     let bench = bench();
-    bench.run("report good -o safe.html --as safe").ok();
+    let done = bench.run("report good -o safe.html --as safe");
+    assert_eq!((done.code, done.stderr.trim()), (0, "annals: redacted by profile safe: not what was recorded"));
     let page = read(&bench, "safe.html");
     assert!(!page.contains("ada@example.org"), "the address stands in the report");
     let data = data(&page);
@@ -101,9 +109,9 @@ fn redacted_report_holds_no_values_and_no_hashes() {
 #[test]
 fn report_errors_say_what_to_do() {
     let bench = bench();
-    assert!(bench.run("report none -o r.html").failed(4).contains("none"));
-    assert!(bench.run("report good -o nowhere/r.html").failed(1).contains("nowhere/r.html"));
-    assert!(bench.run("report good").failed(2).contains("--output"));
+    fails(&bench, "report none -o r.html", 4, "none");
+    fails(&bench, "report good -o nowhere/r.html", 1, "nowhere/r.html");
+    fails(&bench, "report good", 2, "--output");
 }
 
 /// A process of `annals open --web`.
@@ -206,8 +214,7 @@ fn open_web_uses_the_daemon_of_the_store() {
     assert!(ask(address, "GET /v1/runs", &session, "").starts_with("HTTP/1.1 200"));
     drop(daemon);
     let daemon = bench.serve(&[]);
-    let failed = bench.run("open --web").failed(1);
-    assert!(failed.contains("does not serve HTTP"), "{failed}");
+    fails(&bench, "open --web", 1, "does not serve HTTP");
     drop(daemon);
 }
 
@@ -216,12 +223,11 @@ fn open_web_errors_say_what_to_do() {
     let bench = bench();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let failed = bench.run(&format!("open --web --port {port}")).failed(1);
-    assert!(failed.contains(&format!("another program uses port {port}")), "{failed}");
-    assert!(bench.run("open none --web").failed(4).contains("none"));
-    assert!(bench.run("open").failed(2).contains("no run is named"));
-    assert!(bench.run("open good --port 1").failed(2).contains("--web"));
-    assert!(bench.run("open good --web --as safe").failed(2).contains("--as"));
-    assert!(bench.run("open --web --namespace other").failed(4).contains("other"));
-    assert!(bench.run("open --web --store missing").failed(4).contains("missing"));
+    fails(&bench, &format!("open --web --port {port}"), 1, &format!("another program uses port {port}"));
+    fails(&bench, "open none --web", 4, "none");
+    fails(&bench, "open", 2, "no run is named");
+    fails(&bench, "open good --port 1", 2, "--web");
+    fails(&bench, "open good --web --as safe", 2, "--as");
+    fails(&bench, "open --web --namespace other", 4, "other");
+    fails(&bench, "open --web --store missing", 4, "missing");
 }

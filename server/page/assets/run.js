@@ -287,7 +287,9 @@ class RunView {
         this.newer.classList.toggle("hidden", this.waiting <= 0);
       } else if (name === "end") {
         this.info = { ...this.info, ...data };
+        this.failure = await this.source.failure(this.run).catch(() => null);
         this.drawBanner();
+        this.loadBadges();
       }
     }, this.stop.signal, (live) => this.app.live(live)));
   }
