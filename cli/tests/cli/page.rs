@@ -37,7 +37,6 @@ fn fails(bench: &CliBench, line: &str, code: i32, says: &str) {
     assert!(done.code == code && done.stderr.contains(says), "{line}: {done:?}");
 }
 
-#[expect(clippy::disallowed_methods, reason = "reads the report as a browser would")]
 fn read(bench: &CliBench, name: &str) -> String {
     std::fs::read_to_string(bench.path(name)).unwrap()
 }
