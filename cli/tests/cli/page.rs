@@ -132,8 +132,9 @@ impl OpenPage {
             .unwrap();
         let mut text = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut text).unwrap();
-        let link =
-            text[text.find("http://").unwrap_or_else(|| panic!("{text:?} has no link"))..].trim().to_owned();
+        let link = text.find("http://").map(|at| text[at..].trim().to_owned());
+        assert!(link.is_some(), "{text:?} has no link");
+        let link = link.unwrap();
         Self { child, link }
     }
 
