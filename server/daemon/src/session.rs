@@ -171,6 +171,8 @@ pub(super) struct Session {
     revoked: u64,
     /// It uses a Unix socket, where recorders are accepted.
     pub(super) local: bool,
+    /// It is a session of the debugger page.
+    pub(super) is_page: bool,
     pub(super) transaction: Option<Transaction>,
     /// It is closed after its reply.
     pub(super) hangs_up: bool,
@@ -490,6 +492,7 @@ impl Session {
             grant_changed: false,
             revoked: 0,
             local,
+            is_page: false,
             transaction: None,
             hangs_up: false,
             held_command: None,

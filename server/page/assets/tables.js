@@ -67,8 +67,8 @@ async function recalled(source, question) {
     found.text && h("details", {}, h("summary", {}, `what a prompt would get (about ${countText(Math.ceil(found.text.length / 4))} tokens)`), h("pre", { class: "body" }, found.text))];
 }
 
-/// Calls of decisions by JSON-RPC. The daemon notes calls as inputs of the caller's next decision; those of the page
-/// get a scope of their own, which takes none.
+/// Calls of decisions by JSON-RPC. The daemon notes calls as inputs of the caller's next decision, except those of
+/// the page's sessions. With a token they get a scope of their own, which no decision takes.
 async function decisionCall(source, method, params) {
   const answer = await source.post("/v1/cstp", { jsonrpc: "2.0", id: 1, method, params: { ...params, agentId: "annals-page" } });
   if (answer.error) throw new Problem(200, "", answer.error.message);

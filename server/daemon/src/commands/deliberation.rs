@@ -100,8 +100,8 @@ fn run(call: &mut CommandCall<'_, '_>, method: Method) -> CommandResult {
     let token = call.session.grant.as_ref().map_or_else(|| Arc::from("owner"), |grant| grant.name.clone());
     let is_other_token = |name: &str| call.daemon.access.has_name(name);
     let redactor = call.daemon.redactor(call.session)?;
-    // A token that may not record has no next decision: its calls are no inputs.
-    let tracks = redactor.is_none() && call.session.has_rights(Rights::RECORD);
+    // A token that may not record, and a reader of the page, have no next decision: their calls are no inputs.
+    let tracks = redactor.is_none() && call.session.has_rights(Rights::RECORD) && !call.session.is_page;
     let embedder = match method {
         Method::RecordDecision | Method::QueryDecisions => Some(tenant.embedder()?),
         _ => None,

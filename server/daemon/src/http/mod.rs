@@ -356,7 +356,11 @@ impl HttpShared {
         let grant = self.grant(request)?;
         let address = peer_address(request.extensions());
         let began_ns = self.daemon.now_ns();
-        Ok(Session::new(ClientInfo { address, began_ns, ..ClientInfo::default() }, Some(grant), false))
+        let facts = ClientInfo { address, began_ns, ..ClientInfo::default() };
+        let mut session = Session::new(facts, Some(grant), false);
+        session.is_page =
+            !request.headers().contains_key(AUTHORIZATION) && self.page_namespace(request.headers()).is_some();
+        Ok(session)
     }
 
     /// A whole body, and its share of the room for all bodies.

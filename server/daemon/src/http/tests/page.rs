@@ -125,3 +125,20 @@ fn token_of_a_request_wins_over_its_session() {
     let wrong = format!("{session}authorization: Bearer wrong\r\n");
     assert_eq!(api.ask_with("GET /v1/runs", &wrong, b"").status, 401);
 }
+
+/// Regression: looking at decisions on the page wrote an input of the owner's next decision.
+#[test]
+fn looking_at_decisions_writes_nothing() {
+    let api = TestApi::with(false);
+    let (_, session) = api.login(&api.code(), "");
+    let ask = |method: &str, params: Value| {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+        let headers = format!("{session}content-type: application/json\r\n");
+        let answer = api.ask_with("POST /v1/cstp", &headers, body.as_bytes());
+        assert!(answer.text().contains("\"result\""), "{}", answer.text());
+    };
+    ask("cstp.recordDecision", json!({ "decision": "d", "confidence": 1 }));
+    let before = api.bench.daemon.store.seqno();
+    ask("cstp.queryDecisions", json!({}));
+    assert_eq!(api.bench.daemon.store.seqno(), before);
+}
