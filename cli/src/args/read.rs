@@ -71,9 +71,13 @@ pub(crate) struct OpenArgs {
 )]
 pub(crate) struct ReportArgs {
     /// The run
-    pub(crate) run: String,
+    #[arg(required_unless_present = "tape")]
+    pub(crate) run: Option<String>,
     /// A second run, to compare with
     pub(crate) other: Option<String>,
+    /// Report the run of a tape instead of one of the store
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["run", "other"])]
+    pub(crate) tape: Option<std::path::PathBuf>,
     /// The HTML file to write
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: std::path::PathBuf,

@@ -14,15 +14,14 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use super::network;
+use super::tape::TapeStore;
 
 use crate::args::{DriftArgs, GlobalArgs};
 use crate::atomic_file::{self, FileAccess};
 use crate::failure::{CliResult, Failure, FailureCode};
-use crate::input::{self, AnyTape};
 use crate::junit::{self, JunitCase, JunitProblem};
 use crate::output::{CliOutput, count, plural, printable};
-use crate::store_access::{StoreAccess, StoreWait};
-use crate::tracefork::TraceforkRecording;
+use crate::store_access::StoreAccess;
 use crate::{locate, rules};
 
 /// Default number of runs in a sample.
@@ -246,26 +245,9 @@ fn check_stored_run(global: &GlobalArgs, args: &DriftArgs, run: &str) -> CliResu
 
 /// Checks a tape in a temporary store.
 fn check_tape(args: &DriftArgs, path: &Path) -> CliResult<CheckResult> {
-    let tape = input::read_tape(path)?;
-    let failed = |error: std::io::Error| {
-        let message = format!("cannot create a temporary store for the tape: {error}");
-        Failure::failed(message, "set TMPDIR to another directory")
-    };
-    // The directory is readable by its owner only.
-    let folder = tempfile::tempdir().map_err(failed)?;
-    let root = folder.path().join("store");
-    let door = StoreAccess::open_to_write(&root, "default", StoreWait::NONE)?;
-    let name = match tape {
-        AnyTape::Native(tape) => door.import_tape(&tape, None, false)?.name,
-        AnyTape::Tracefork(tape) => {
-            let failed = |why| Failure::failed(why, "please report it");
-            door.import_tracefork(TraceforkRecording::from_tape(&tape).map_err(failed)?, "tape", false)?.name
-        }
-    };
-    door.close()?;
-    let door = StoreAccess::open_to_read(&root, "default")?;
-    let reader = door.reader(&name)?;
-    read_and_run(&door, &reader, (&root, "default"), args)
+    let tape = TapeStore::open(path)?;
+    let reader = tape.door.reader(&tape.run)?;
+    read_and_run(&tape.door, &reader, (&tape.root, "default"), args)
 }
 
 /// Verifies a run and, with programs, runs its program again.

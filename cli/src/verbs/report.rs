@@ -3,6 +3,7 @@
 use annals::io::{Io, RealIo};
 use serde_json::json;
 
+use super::tape::TapeStore;
 use crate::args::{GlobalArgs, ReportArgs};
 use crate::atomic_file::{self, FileAccess};
 use crate::failure::{CliResult, Failure};
@@ -15,8 +16,13 @@ const DAMAGE_NAMED: usize = 5;
 pub(super) fn run(global: &GlobalArgs, args: &ReportArgs, out: &mut CliOutput) -> CliResult<()> {
     let redactor = profiles::redactor(global, &args.reader)?;
     let redactor = redactor.as_ref();
-    let door = super::open_to_read(global)?;
-    let names: Vec<&String> = [&args.run].into_iter().chain(&args.other).collect();
+    let tape = args.tape.as_deref().map(TapeStore::open).transpose()?;
+    let store = if tape.is_none() { Some(super::open_to_read(global)?) } else { None };
+    let (door, names) = match (&tape, &store) {
+        (Some(tape), _) => (&tape.door, vec![&tape.run]),
+        (None, Some(door)) => (door, args.run.iter().chain(&args.other).collect()),
+        (None, None) => return Err(Failure::usage("no run is named", "name a run, or a tape with --tape")),
+    };
     let runs = names.iter().map(|id| door.reported_run(id, redactor)).collect::<CliResult<Vec<_>>>()?;
     let diff = match names.as_slice() {
         [a, b] => Some(door.reported_diff(a, b)?),

@@ -1,7 +1,7 @@
 //! `annals tape`: exports runs to self-contained files, and imports tapes of annals and tracefork.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use annals::{RunInfo, tape::REDACTED_TAG};
 use serde_json::json;
@@ -13,7 +13,7 @@ use crate::failure::{CliResult, Failure};
 use crate::input::{self, AnyTape};
 use crate::output::{CliOutput, bytes, plural, printable};
 use crate::profiles;
-use crate::store_access::StoreAccess;
+use crate::store_access::{StoreAccess, StoreWait};
 use crate::tracefork::TraceforkRecording;
 
 pub(super) fn run(global: &GlobalArgs, verb: &TapeVerb, out: &mut CliOutput) -> CliResult<()> {
@@ -151,4 +151,37 @@ fn print_imported(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut C
 pub(super) fn write_failure(path: &Path, error: &std::io::Error) -> Failure {
     let message = format!("cannot write {}: {error}", path.display());
     Failure::failed(message, "name a file that can be written")
+}
+
+/// A temporary store that holds the run of one tape, removed when this is dropped.
+pub(super) struct TapeStore {
+    pub(super) door: StoreAccess,
+    pub(super) run: String,
+    pub(super) root: PathBuf,
+    /// Readable by its owner only.
+    _folder: tempfile::TempDir,
+}
+
+impl TapeStore {
+    pub(super) fn open(path: &Path) -> CliResult<Self> {
+        let tape = input::read_tape(path)?;
+        let failed = |error: std::io::Error| {
+            let message = format!("cannot create a temporary store for the tape: {error}");
+            Failure::failed(message, "set TMPDIR to another directory")
+        };
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let root = folder.path().join("store");
+        let door = StoreAccess::open_to_write(&root, "default", StoreWait::NONE)?;
+        let run = match tape {
+            AnyTape::Native(tape) => door.import_tape(&tape, None, false)?.name,
+            AnyTape::Tracefork(tape) => {
+                let failed = |why| Failure::failed(why, "please report it");
+                let recording = TraceforkRecording::from_tape(&tape).map_err(failed)?;
+                door.import_tracefork(recording, "tape", false)?.name
+            }
+        };
+        door.close()?;
+        let door = StoreAccess::open_to_read(&root, "default")?;
+        Ok(Self { door, run, root, _folder: folder })
+    }
 }

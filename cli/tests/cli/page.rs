@@ -106,11 +106,23 @@ fn redacted_report_holds_no_values_and_no_hashes() {
 }
 
 #[test]
+fn report_of_a_tape_needs_no_store() {
+    let bench = bench();
+    bench.run("tape export bad/run -o r.tape").ok();
+    bench.run("report --tape r.tape -o tape.html --store missing").ok();
+    let data = data(&read(&bench, "tape.html"));
+    assert_eq!(data["runs"][0]["run"]["name"], "bad/run");
+    assert_eq!(data["runs"][0]["views"]["1"]["answer"][0]["parts"][0]["text"], HOSTILE);
+}
+
+#[test]
 fn report_errors_say_what_to_do() {
     let bench = bench();
     fails(&bench, "report none -o r.html", 4, "none");
     fails(&bench, "report good -o nowhere/r.html", 1, "nowhere/r.html");
     fails(&bench, "report good", 2, "--output");
+    fails(&bench, "report -o r.html", 2, "RUN");
+    fails(&bench, "report --tape none.tape -o r.html", 1, "none.tape");
 }
 
 /// A process of `annals open --web`.

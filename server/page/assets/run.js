@@ -185,8 +185,22 @@ class RunView {
       row && h("section", {}, h("h2", {}, "Blame"), intervalChart(row),
         h("p", { class: "dim" }, `${row.flip_rate.toFixed(2)} of its perturbed forks no longer fail`)),
       this.stateSection(view.seq),
+      this.rankingSection(view.seq),
       this.forkSection(view),
       this.runSection(facts));
+  }
+
+  /// The steps by blame with their intervals, else by suspicion.
+  rankingSection(seq) {
+    const link = (at) => h("a", { href: this.address(at), "aria-current": at === seq ? "true" : null }, `frame ${at}`);
+    if (this.blame?.rows?.length) {
+      return h("section", {}, h("h2", {}, "Blame, with 95% intervals"),
+        this.blame.rows.slice(0, 12).map((row) => h("div", { class: "rank" }, link(row.step), intervalChart(row))),
+        h("p", { class: "dim" }, `share of a step's perturbed forks that no longer fail; ${this.blame.state}`));
+    }
+    if (!this.suspect?.length) return null;
+    return h("section", {}, h("h2", {}, "Suspect steps"),
+      this.suspect.slice(0, 8).map((step) => h("div", { class: "rank" }, link(step.seq), h("span", { class: "dim" }, `${step.score.toFixed(2)} ${visibleText(step.signals[0]?.name ?? "")}`))));
   }
 
   /// What is known of the whole run; in a report also what its making verified.
@@ -372,10 +386,10 @@ class RunView {
 /// A rate as a dot and its 95% interval as a line.
 function intervalChart(row) {
   const { low, high } = row.interval ?? { low: row.flip_rate, high: row.flip_rate };
-  const x = (rate) => 4 + rate * 200;
-  return svg("svg", { width: 240, height: 36, role: "img", "aria-label": `${row.flip_rate.toFixed(2)}, 95% interval ${low.toFixed(2)} to ${high.toFixed(2)}` },
+  const x = (rate) => 5 + rate * 160;
+  return svg("svg", { width: 216, height: 20, role: "img", "aria-label": `${row.flip_rate.toFixed(2)}, 95% interval ${low.toFixed(2)} to ${high.toFixed(2)}` },
+    svg("line", { class: "edge", x1: x(0), x2: x(0), y1: 4, y2: 16 }), svg("line", { class: "edge", x1: x(1), x2: x(1), y1: 4, y2: 16 }),
     svg("line", { class: "interval", x1: x(low), x2: x(high), y1: 10, y2: 10 }),
     svg("circle", { class: "dot", cx: x(row.flip_rate), cy: 10, r: 4 }),
-    svg("text", { x: x(0) - 4, y: 32 }, "0"), svg("text", { x: x(1) - 4, y: 32 }, "1"),
-    svg("text", { x: 212, y: 14 }, row.flip_rate.toFixed(2)));
+    svg("text", { x: 180, y: 14 }, row.flip_rate.toFixed(2)));
 }
