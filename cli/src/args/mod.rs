@@ -29,7 +29,9 @@ pub(crate) use ledger::{CheckpointArgs, LedgerCheckArgs, LedgerVerb, ProveArgs, 
 pub(crate) use memory::{
     DefineMemoryArgs, ExportTrainingArgs, ProjectionArg, RecallArgs, RememberArgs, TrainingArg,
 };
-pub(crate) use read::{DiffArgs, OpenArgs, ReportArgs, RunsArgs, ShowArgs, StateArgs, SuspectArgs, TailArgs};
+pub(crate) use read::{
+    DiffArgs, OpenArgs, ReportArgs, RunsArgs, ShowArgs, StateArgs, SuspectArgs, TailArgs, TuiArgs,
+};
 pub(crate) use record::{AttachArgs, NewRunArgs, RecordArgs};
 pub(crate) use replay::{DivergenceArg, DriftArgs, ForkArgs, ReplayArgs, TimingArg};
 pub(crate) use retain::{ForgetArgs, PinArgs, RetainArgs, UnpinArgs};
@@ -105,6 +107,8 @@ pub(crate) enum Verb {
     Open(OpenArgs),
     /// Write a run, or two side by side, as one HTML file that opens without a network
     Report(ReportArgs),
+    /// Browse runs and read their frames in the terminal: timeline, conversation, differences, live
+    Tui(TuiArgs),
     /// Rank the steps of a failed run by how likely they caused the failure, from the record alone: a
     /// heuristic that says where to read first
     Suspect(SuspectArgs),

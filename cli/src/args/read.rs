@@ -83,7 +83,26 @@ pub(crate) struct ReportArgs {
     pub(crate) output: std::path::PathBuf,
     #[command(flatten)]
     pub(crate) reader: ProfileArgs,
+    /// Open the terminal view at the frame to read first; without a terminal an error [default on a terminal]
+    #[arg(long, conflicts_with = "text")]
+    pub(crate) tui: bool,
+    /// Print one screen of text, also on a terminal [default without a terminal]
+    #[arg(long)]
+    pub(crate) text: bool,
 }
+
+#[derive(Debug, Args)]
+#[command(after_help = TUI_HELP)]
+pub(crate) struct TuiArgs {
+    /// RUN, or RUN@SEQ for one of its frames [default: the list of runs]
+    pub(crate) target: Option<String>,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
+}
+
+const TUI_HELP: &str = "\
+The key ? lists the keys. NO_COLOR removes colours. Without UTF-8 in LC_ALL, LC_CTYPE or LANG the view is ASCII.
+docs/terminal.md describes the view.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SUSPECT_HELP)]

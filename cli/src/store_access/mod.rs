@@ -17,6 +17,7 @@ mod retention;
 mod runs;
 mod suspects;
 mod tapes;
+mod terminal;
 #[cfg(test)]
 mod tests;
 mod upkeep;

@@ -31,6 +31,7 @@ mod suspect;
 mod tail;
 mod tape;
 mod token;
+mod tui;
 mod upkeep;
 mod validate;
 mod verify;
@@ -60,6 +61,7 @@ pub(crate) fn run(cli: &Cli) -> CliResult<()> {
         Verb::Tail(args) => tail::run(global, args, &mut out),
         Verb::Open(args) => open::run(global, args, &mut out),
         Verb::Report(args) => report::run(global, args, &mut out),
+        Verb::Tui(args) => tui::run(global, args),
         Verb::Suspect(args) => suspect::run(global, args, &mut out),
         Verb::Replay(args) => replay::run(global, args, &mut out),
         Verb::Verify(args) => verify::run(global, args, &mut out),

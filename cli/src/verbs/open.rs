@@ -1,6 +1,7 @@
 //! `annals open`: shows where a run failed, on one screen.
 
 use annals::{Status, runs::RunFilter};
+use annals_tui::StartScreen;
 
 use super::show::{exchange_line, http_exchange};
 use crate::args::{GlobalArgs, OpenArgs};
@@ -30,13 +31,20 @@ pub(super) fn run(global: &GlobalArgs, args: &OpenArgs, out: &mut CliOutput) -> 
     if args.web {
         return super::open_page::run(global, args, out);
     }
-    if args.run.is_none() && !args.last_failed {
-        return Err(Failure::usage("no run is named", "name a run, or use --last-failed or --web"));
+    let look = super::tui::wanted_look(args, out)?;
+    if args.run.is_none() && !args.last_failed && look.is_none() {
+        return Err(Failure::usage("no run is named", "name a run, or use --last-failed, --tui or --web"));
     }
     let redactor = profiles::redactor(global, &args.reader)?;
     let by = redactor.as_ref().map(|redactor| redactor.profile().name());
     let door = super::open_to_read(global)?;
+    if let (Some(look), None, false) = (look, &args.run, args.last_failed) {
+        return super::tui::show(door, redactor, look, &StartScreen::Runs);
+    }
     let run = named_run(&door, args)?;
+    if let Some(look) = look {
+        return super::tui::show(door, redactor, look, &StartScreen::Run(run.id, None));
+    }
     let failing = door.failure_report(&run.id, redactor.as_ref())?;
     let http = failing.as_ref().and_then(|failing| http_exchange(&failing.frame.metadata));
     if out.json {

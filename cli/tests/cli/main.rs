@@ -38,6 +38,7 @@ mod serve;
 mod sharing;
 mod suspect;
 mod tapes;
+mod terminal;
 mod transcripts;
 mod upkeep;
 mod upstream;

@@ -1,0 +1,86 @@
+//! `annals tui` and `annals open --tui`: the terminal view of the crate `annals-tui`.
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use annals_server::profiles::Redactor;
+use annals_tui::{Look, StartScreen, Surroundings, TerminalEnd};
+
+use crate::address::RunAddress;
+use crate::args::{GlobalArgs, OpenArgs, TuiArgs};
+use crate::failure::{CliResult, Failure};
+use crate::output::{CliOutput, printable};
+use crate::profiles;
+use crate::store_access::StoreAccess;
+
+/// The exit code of a program that SIGTERM ends.
+const STOPPED_CODE: u8 = 143;
+
+pub(super) fn run(global: &GlobalArgs, args: &TuiArgs) -> CliResult<()> {
+    if global.json {
+        return Err(Failure::usage("the terminal view writes no JSON", "`annals runs --json` lists runs"));
+    }
+    let look = required_look()?;
+    let redactor = profiles::redactor(global, &args.reader)?;
+    let door = super::open_to_read(global)?;
+    let start = match &args.target {
+        None => StartScreen::Runs,
+        Some(target) => {
+            let address = RunAddress::parse(target)?;
+            StartScreen::Run(door.run(&address.run)?.id, address.seq)
+        }
+    };
+    show(door, redactor, look, &start)
+}
+
+/// The look of the view for `annals open`; `None` if text is printed instead.
+pub(super) fn wanted_look(args: &OpenArgs, out: &CliOutput) -> CliResult<Option<Look>> {
+    if args.tui && out.json {
+        return Err(Failure::usage("--tui writes no JSON", "leave out --tui or --json"));
+    }
+    if args.tui {
+        return required_look().map(Some);
+    }
+    // A terminal that cannot show the view still shows text.
+    Ok(Look::of(&surroundings()).ok().filter(|_| !args.text && !out.json))
+}
+
+fn required_look() -> CliResult<Look> {
+    Look::of(&surroundings()).map_err(|unfit| {
+        let hint = "`annals runs`, `annals open --text` and `annals show` print text";
+        Failure::usage(format!("the terminal view cannot be shown: {}", unfit.0), hint)
+    })
+}
+
+fn surroundings() -> Surroundings {
+    let variable = |name: &str| std::env::var(name).ok();
+    Surroundings {
+        is_terminal: io::stdin().is_terminal() && io::stdout().is_terminal(),
+        term: variable("TERM"),
+        no_color: variable("NO_COLOR"),
+        lc_all: variable("LC_ALL"),
+        lc_ctype: variable("LC_CTYPE"),
+        lang: variable("LANG"),
+    }
+}
+
+/// Shows the view until a key or a signal ends it.
+pub(super) fn show(
+    door: StoreAccess,
+    redactor: Option<Redactor>,
+    look: Look,
+    start: &StartScreen,
+) -> CliResult<()> {
+    let source = door.terminal_source(redactor)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    annals_server::when_interrupted(move || stopped.store(true, Ordering::Release));
+    match annals_tui::show(source, look, start, &stop) {
+        Ok(TerminalEnd::Quit) => Ok(()),
+        Ok(TerminalEnd::Stopped) => Err(Failure::Exit(STOPPED_CODE)),
+        Err(error) => {
+            Err(Failure::failed(printable(&error), "`annals show` and `annals doctor` may say more"))
+        }
+    }
+}
