@@ -58,6 +58,12 @@ pub(crate) struct OpenArgs {
     /// Open the debugger page in a browser: serve the store on this machine until Ctrl-C, or use its daemon
     #[arg(long, conflicts_with = "profile")]
     pub(crate) web: bool,
+    /// Open the terminal view at the frame to read first; without a terminal an error [default on a terminal]
+    #[arg(long, conflicts_with_all = ["text", "web"])]
+    pub(crate) tui: bool,
+    /// Print one screen of text, also on a terminal [default without a terminal]
+    #[arg(long, conflicts_with = "web")]
+    pub(crate) text: bool,
     /// Port of the page on the loopback [default: a free one]
     #[arg(long, value_name = "PORT", requires = "web")]
     pub(crate) port: Option<u16>,
@@ -83,12 +89,6 @@ pub(crate) struct ReportArgs {
     pub(crate) output: std::path::PathBuf,
     #[command(flatten)]
     pub(crate) reader: ProfileArgs,
-    /// Open the terminal view at the frame to read first; without a terminal an error [default on a terminal]
-    #[arg(long, conflicts_with = "text")]
-    pub(crate) tui: bool,
-    /// Print one screen of text, also on a terminal [default without a terminal]
-    #[arg(long)]
-    pub(crate) text: bool,
 }
 
 #[derive(Debug, Args)]

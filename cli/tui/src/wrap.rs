@@ -4,6 +4,7 @@ use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
 /// The columns that a text takes.
+#[cfg(test)]
 pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
