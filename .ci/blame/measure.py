@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Measures `annals blame` as a user runs it: forks, time, and bytes on disk for each fork.
+"""Measures `annals blame` as a user runs it: forks, time, and bytes on disk for each fork. Prints the table of docs/blame.md.
 
-    python3 -B .ci/blame/measure.py ANNALS [--steps 20] [--k 10] [--jobs N]
+    python3 -B .ci/blame/measure.py ANNALS [--steps 20] [--k 10] [--jobs N] [--all] [--tracefork PROGRAM]
 
 ANNALS is the program. A scripted model answers on the loopback, without delay, and errs once, in the middle step. The
-agent is cli/tests/agents/steps.py, which uses Python's standard library only: each fork also pays for the start of
-Python. The script prints one row of the table in docs/blame.md. It ends with 1 if the planted step does not come first.
+first row has an agent that is compiled, `annals scripted-agent`; the second has cli/tests/agents/steps.py, which uses
+Python's standard library only: each fork also pays for the start of Python. `--all` adds `annals validate`, and
+`--tracefork` the benchmark of tracefork beside it. The script ends with 1 if a planted step does not come first.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import time
 AGENT = pathlib.Path(__file__).resolve().parents[2] / "cli/tests/agents/steps.py"
 
 
-def model(faulty):
+def model(faulty, right, wrong):
     """A model that errs when it is first asked for the faulty step; its address."""
     erred = threading.Event()
 
@@ -34,17 +35,15 @@ def model(faulty):
             request = json.loads(self.rfile.read(int(self.headers["content-length"])))
             step = 1 + sum(message["role"] == "assistant" for message in request["messages"])
             text = f"value {step}"
-            if step == faulty and not erred.is_set():
+            if step == faulty:
+                text = right if erred.is_set() else wrong
                 erred.set()
-                text = "value WRONG"
             message = {"role": "assistant", "content": text}
             body = json.dumps({"id": "x", "model": request["model"], "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
                                "usage": {"prompt_tokens": 10, "completion_tokens": 5}}).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+            # One write: two would wait for the peer's delayed acknowledgement.
+            self.wfile.write(head + body)
 
         def log_message(self, *_):
             pass
@@ -54,32 +53,74 @@ def model(faulty):
     return f"http://127.0.0.1:{server.server_port}"
 
 
+def environment():
+    return {key: value for key, value in os.environ.items() if not key.startswith(("ANNALS_", "OPENAI_"))}
+
+
+def timed(words, folder, code=0):
+    """Runs a program; what it printed, and its seconds."""
+    began = time.monotonic()
+    done = subprocess.run(words, cwd=folder, text=True, env=environment(), stdin=subprocess.DEVNULL, capture_output=True)
+    if done.returncode != code:
+        sys.exit(f"{' '.join(words)} ended with {done.returncode}: {done.stderr}{done.stdout}")
+    return done, time.monotonic() - began
+
+
+def forks(args, what, agent, right, wrong):
+    """Blames a run of this agent; prints its row. Returns what is wrong with the ranking."""
+    faulty = (args.steps + 1) // 2
+    with tempfile.TemporaryDirectory() as folder:
+        annals = [args.annals, "--store", f"{folder}/store"]
+        timed([*annals, "record", "--run", "r", "--upstream", model(faulty, right, wrong), "--", *agent], folder, code=1)
+        blame = [*annals, "blame", "r", "--k", str(args.k), "--no-early-stop", "--jobs", str(args.jobs), "--json"]
+        blamed, seconds = timed(blame, folder)
+        grown = re.search(r"the store grew by (.*) a fork", blamed.stderr)
+    result = json.loads(blamed.stdout)
+    steps, number = result["steps"], result["spent"]["forks"]
+    print(f"| {number} forks of a run of {args.steps} steps, {args.jobs} at once, {what}; {grown[1]} on disk a fork | {number} | {seconds:.1f} s |")
+    flips = [row["step"] for row in steps if row["flips"] > 0]
+    return [] if flips == [faulty] and steps[0]["valid"] == args.k else [f"step {faulty} was planted, and steps {flips} flipped"]
+
+
+def validations(args):
+    with tempfile.TemporaryDirectory() as folder:
+        done, seconds = timed([args.annals, "validate", "--json"], folder)
+        report = json.loads(done.stdout)
+        print(f"| `validate`: {len(report['classes'])} classes at {report['classes'][0]['runs']} steps each, k = {report['forks_per_step']}: "
+              f"top-1 {report['overall']:.2f} ({report['interval']['low']:.2f} to {report['interval']['high']:.2f}), "
+              f"negative control {report['negative_max']:.2f} | {report['forks']} | {seconds:.1f} s |")
+        done, seconds = timed([args.annals, "validate", "--competing", "--seeds", "20", "--json"], folder)
+        report = json.loads(done.stdout)
+        right, planted = (sum(cause[place] for cause in report["causes"].values()) for place in (0, 1))
+        print(f"| `validate --competing --seeds 20`: {right} of {planted} right | {report['forks']} | {seconds:.1f} s |")
+
+
+def tracefork(args):
+    with tempfile.TemporaryDirectory() as folder:
+        version, _ = timed([args.tracefork, "--version"], folder)
+        for verb, line in (("validate", r"overall top-1 precision: .*"), ("bench", r"\d+/\d+ planted cases resolve correctly")):
+            done, seconds = timed([args.tracefork, verb], folder)
+            print(f"| {version.stdout.strip().split()[-1]} `tracefork {verb}`: {re.search(line, done.stdout)[0]} | | {seconds:.1f} s |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("annals")
+    parser.add_argument("annals", type=os.path.abspath)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--tracefork")
     args = parser.parse_args()
-    faulty = (args.steps + 1) // 2
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("ANNALS_", "OPENAI_"))}
-    with tempfile.TemporaryDirectory() as folder:
-        def annals(*words, fails=False):
-            done = subprocess.run([os.path.abspath(args.annals), "--store", f"{folder}/store", *words], cwd=folder, text=True,
-                                  env=environment, stdin=subprocess.DEVNULL, capture_output=True)
-            if done.returncode != (1 if fails else 0):
-                sys.exit(f"annals {words[0]} ended with {done.returncode}: {done.stderr}")
-            return done
-        annals("record", "--run", "r", "--upstream", model(faulty), "--", sys.executable, "-B", str(AGENT), str(args.steps), fails=True)
-        began = time.monotonic()
-        blamed = annals("blame", "r", "--k", str(args.k), "--no-early-stop", "--jobs", str(args.jobs), "--json")
-        seconds = time.monotonic() - began
-        grown = re.search(r"the store grew by (.*) a fork", blamed.stderr)
-    result = json.loads(blamed.stdout)
-    first = result["steps"][0]["step"]
-    print(f"| {result['spent']['forks']} forks of a run of {args.steps} steps, {args.jobs} at once, agent in Python; "
-          f"{grown[1]} on disk a fork | {result['spent']['forks']} | {seconds:.1f} s |")
-    return 0 if first == faulty else f"step {faulty} was planted, and step {first} came first"
+    script = json.dumps({"steps": args.steps, "succeeds_if": [{"value": "good"}]})
+    wrong = forks(args, "compiled agent", [args.annals, "scripted-agent", script], "NOTE value=good", "NOTE value=bad")
+    python = [sys.executable, "-B", str(AGENT), str(args.steps)]
+    wrong += forks(args, "agent in Python", python, "value right", "value WRONG")
+    if args.all:
+        validations(args)
+    if args.tracefork:
+        tracefork(args)
+    return "; ".join(wrong) or 0
 
 
 if __name__ == "__main__":

@@ -263,6 +263,12 @@ fn print_estimate(blamer: &Blamer, args: &BlameArgs) {
         plural(most.forks, "fork"),
         plural(most.calls, "call")
     ));
+    if blamer.pair_forks_max() > 0 {
+        print_note(format_args!(
+            "coalitions of pairs that act together come on top: at most {}",
+            plural(blamer.pair_forks_max(), "fork")
+        ));
+    }
     match args.budget {
         Some(budget) if most.dollars > budget => {
             print_note(format_args!("the budget of {} may end it earlier", dollars_text(budget)));

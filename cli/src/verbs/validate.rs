@@ -80,7 +80,11 @@ fn print_report(report: &ValidationReport, out: &mut CliOutput) -> CliResult<()>
     out.line(format_args!("  95% interval: {:.2}..{:.2}", report.interval.low, report.interval.high))?;
     out.line(format_args!(
         "negative control max flip: {:.2} (threshold {NEGATIVE_MAX:.2})",
-        report.negative_max
+        report.negative.negative_max
+    ))?;
+    out.line(format_args!(
+        "  forks that crash the agent: {} of {} undefined",
+        report.negative.crashed_undefined, report.negative.crashed
     ))?;
     out.line(format_args!(
         "{}, {} of a scripted model",

@@ -227,6 +227,9 @@ fn coalitions_tell_two_halves_of_a_conjunction() {
     assert_eq!(recorded.code, 1, "{recorded:?}");
     let blamed = bench.blame_command(&["blame", "r", "--k", "2", "--coalitions", "1", "--orders", "3"]);
     assert_eq!(blamed.code, 0, "{blamed:?}");
+    // 3 re-runs, 2 forks of 5 steps, 11 coalitions of single steps, 6 forks for each of 3 orders. The fork of the pair
+    // was in no plan.
+    says(&blamed, &["plan: 42 forks", "pairs that act together come on top: at most 10 forks", "43 forks, "]);
     let table = String::from_utf8(blamed.stdout).unwrap();
     assert!(table.contains("@2 and @4: the failure needs both; a fix of either ends it"), "{table}");
     let rows = bench.blame_rows("r");

@@ -214,7 +214,7 @@ fn every_verb_has_help_and_a_test() {
     assert!(verbs.len() > 30 && verbs.iter().any(|verb| verb == "forget"), "{verbs:?}");
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
     let mut tests = String::new();
-    for folder in [folder.join("serve"), folder] {
+    for folder in [folder.join("serve"), folder.join("blame"), folder] {
         for file in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             if file.extension().is_some_and(|end| end == "rs") {
                 tests += &std::fs::read_to_string(file).unwrap();
@@ -224,9 +224,33 @@ fn every_verb_has_help_and_a_test() {
     for verb in verbs {
         let told = bench.run(&format!("{verb} --help")).text();
         assert!(told.contains("Usage: annals"), "{verb}: {told}");
-        let is_used = [format!("\"{verb} "), format!("\"{verb}\"")].iter().any(|word| tests.contains(word));
-        assert!(is_used, "no test uses `annals {verb}`");
+        assert!(is_run(&tests, &verb), "no test runs `annals {verb}`");
     }
+    // The search tells a command from other texts.
+    assert!(is_run("bench.run(\"open r\")", "open") && is_run("[\"--store\", \"s\", \"open\"]", "open"));
+    for other in
+        ["state[\"open\"]", "text.contains(\"open \")", "== \"open\"", "{ \"open\": 1 }", "\"an open run\""]
+    {
+        assert!(!is_run(other, "open"), "{other}");
+    }
+}
+
+/// Whether a source passes a text that begins with this verb to a function or in a list: not as an index, a key, a compared
+/// text or one that is searched for.
+fn is_run(source: &str, verb: &str) -> bool {
+    let texts = [format!("\"{verb} "), format!("\"{verb}\"")];
+    let found = texts.iter().flat_map(|text| source.match_indices(text.as_str()));
+    found.into_iter().any(|(at, text)| {
+        let (before, after) = (source[..at].trim_end(), source[at + text.len()..].trim_start());
+        let is_index = before
+            .strip_suffix('[')
+            .is_some_and(|of| of.ends_with(|c: char| c.is_alphanumeric() || ")]_".contains(c)));
+        let is_searched = ["contains(", "contains(&", "get(", "ends_with(", "starts_with(", "==", "!="]
+            .iter()
+            .any(|end| before.ends_with(end));
+        let is_key = text.ends_with('"') && after.starts_with(':');
+        before.ends_with(['(', '[', ',', '{']) && !is_index && !is_searched && !is_key
+    })
 }
 
 /// What was recorded goes through every stage: shown, replayed, proven, forked, compared, carried to another store,

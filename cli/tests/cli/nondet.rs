@@ -88,6 +88,22 @@ fn times_ids_and_random_numbers_in_prompts_replay_exactly() {
     assert!(replayed.stderr.contains("exact 0 of 3"), "{}", replayed.stderr);
 }
 
+/// What is not recorded is not hidden: without the option, a program whose requests hold times, ids or random numbers, in
+/// its own thread, in others or in child processes, is told by its replay.
+#[test]
+fn drift_outside_the_boundary_is_detected() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    let (python, agent) = (python(), agent("draws.py"));
+    for (doing, calls) in [("every", 3), ("threads", 8), ("children", 11)] {
+        let recorded = bench.capture(&upstream, doing, &[], &[&python, "-B", &agent, doing]);
+        assert_eq!(recorded.code, 0, "{recorded:?}");
+        let replayed = bench.replay_agent(&[doing], &[]);
+        assert_eq!(replayed.code, 3, "{doing}: {replayed:?}");
+        assert!(replayed.stderr.contains("DIVERGED at step 1"), "{doing}: {}", replayed.stderr);
+        assert!(replayed.stderr.contains(&format!("exact 0 of {calls}")), "{doing}: {}", replayed.stderr);
+    }
+}
+
 #[test]
 fn each_thread_has_its_own_draws() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());

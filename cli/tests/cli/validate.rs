@@ -4,47 +4,102 @@ use serde_json::{Value, json};
 
 use crate::CliBench;
 
+/// The committed report: `annals validate --json`, three runs of each class with three forks of each step.
+const REPORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/blame/tests/data/validate.json");
+
+fn committed() -> Value {
+    serde_json::from_slice(&std::fs::read(REPORT).unwrap()).unwrap()
+}
+
 #[test]
 fn validate_ranks_planted_faults_first() {
     let bench = CliBench::new();
     let done = bench.run("validate --runs 3 --k 1 --json");
     assert_eq!(done.code, 0, "{done:?}");
     let report: Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert_eq!(
-        (&report["overall"], report["classes"].as_array().unwrap().len()),
-        (&json!(1.0), 10),
-        "{report}"
-    );
+    let committed = committed();
+    for key in ["overall", "negative_max", "interval", "classes"] {
+        assert_eq!(report[key], committed[key], "{key} of the committed report");
+    }
+    assert_eq!((&report["overall"], report["classes"].as_array().unwrap().len()), (&json!(1.0), 10));
     assert_eq!(report["negative_max"], 0.0);
-    let mut better = report.clone();
-    better["classes"][0]["hits"] = json!(4);
-    bench.write("better.json", better.to_string());
-    bench.write("report.json", report.to_string());
-    let checked = bench.run("validate --runs 1 --k 1 --check report.json").text();
+    // Three runs without a fault, each with a step that crashes the agent when it is asked again.
+    assert_eq!((&report["crashed"], &report["crashed_undefined"]), (&json!(3), &json!(3)));
+}
+
+/// `--check` is what tells a worse instrument from an equal one. Here the report is made better than the instrument.
+#[test]
+fn check_fails_if_a_class_is_worse_than_the_report() {
+    let bench = CliBench::new();
+    let checked = bench.run_args(["validate", "--runs", "1", "--k", "1", "--check", REPORT]).text();
     assert!(checked.contains("[PASS] corrupted_tool_output top-1: 1.00\n"), "{checked}");
     assert!(checked.contains("overall top-1 precision: 1.00\n"), "{checked}");
     assert!(checked.contains("negative control max flip: 0.00 (threshold 0.05)\n"), "{checked}");
-    let worse = bench.run("validate --runs 1 --k 1 --check better.json");
-    assert_eq!(worse.code, 3, "{worse:?}");
-    bench.write("none.json", "{}");
-    bench.run("validate --check none.json").failed(2);
+    assert!(checked.contains("  forks that crash the agent: 1 of 1 undefined\n"), "{checked}");
+    let mut better = committed();
+    better["classes"][2]["hits"] = json!(4);
+    let mut more = committed();
+    let mut class = more["classes"][0].clone();
+    class["class"] = json!("a_class_of_earlier_days");
+    more["classes"].as_array_mut().unwrap().push(class);
+    for (report, why) in [
+        (better, "worse than the report: wrong_system_prompt: top-1 was 1.33 and is 1.00"),
+        (more, "worse than the report: a_class_of_earlier_days is no longer validated"),
+    ] {
+        let file = bench.write("report.json", report.to_string());
+        let worse = bench.run_args(["validate", "--runs", "1", "--k", "1", "--check", &file]);
+        assert_eq!(worse.code, 3, "{worse:?}");
+        assert!(worse.stderr.contains(why), "{worse:?}");
+    }
+    for (content, why) in [("{}", "is no report of a validation"), ("[", "is no report of a validation")] {
+        let file = bench.write("none.json", content);
+        let refused = bench.run_args(["validate", "--check", &file]);
+        assert!(refused.failed(2).contains(why));
+    }
+    bench.run("validate --check missing.json").failed(4);
+    bench.run("validate --competing --check none.json").failed(2);
+    bench.run("validate --seeds 3").failed(2);
 }
 
+/// The counterpart of tracefork's `bench --k --m-samples`: forks of each step, and how often the cases are drawn.
 #[test]
 fn competing_causes_are_told_apart() {
     let bench = CliBench::new();
-    let done = bench.run("validate --competing --seeds 2 --k 1");
-    assert_eq!(done.code, 0, "{done:?}");
-    let text = String::from_utf8(done.stdout).unwrap();
-    for cause in [
+    let causes = [
+        "a cause comes first",
+        "decoy after the root",
+        "decoy before the root",
+        "decoy between the causes",
+        "decoy between the halves",
         "delayed root",
         "downstream echo",
-        "masked cause",
         "earlier half of a conjunction",
         "first over-determining cause",
-        "decoy before the root",
-    ] {
-        assert!(text.contains(&format!("[PASS] {cause}: 2 of 2")), "{text}");
+        "later half of a conjunction",
+        "masked cause",
+        "pair of a conjunction",
+        "pair of over-determining causes",
+        "second over-determining cause",
+    ];
+    let text = bench.run("validate --competing --seeds 2 --k 1").text();
+    let lines: Vec<&str> = text.lines().collect();
+    for (line, cause) in lines.iter().zip(causes) {
+        let of = if cause == "a cause comes first" { 6 } else { 2 };
+        assert_eq!(*line, format!("[PASS] {cause}: {of} of {of}"));
     }
-    assert!(text.contains(" calls of a scripted model\n"), "{text}");
+    let [last] = lines[causes.len()..] else { panic!("{text}") };
+    assert!(last.starts_with("2 seeds: ") && last.ends_with(" calls of a scripted model"), "{text}");
+    let forks = |line: &str| {
+        let [report] = bench.run(line).json().try_into().unwrap();
+        assert_eq!(report["wrong"], json!([]));
+        report["forks"].as_u64().unwrap()
+    };
+    let (one, two) = (
+        forks("validate --competing --seeds 1 --k 1 --json"),
+        forks("validate --competing --seeds 1 --k 2 --json"),
+    );
+    // Three runs of eight steps: one more fork of each step.
+    assert_eq!(two - one, 24);
+    let help = bench.run("validate --help").text();
+    assert_eq!(help.matches("[default: 3]").count(), 3, "{help}");
 }

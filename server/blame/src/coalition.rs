@@ -68,6 +68,29 @@ mod tests {
         assert_eq!(single_coalitions(&[3]), vec![vec![3]]);
     }
 
+    /// Two halves are held while all others are perturbed; two steps that suffice alone are perturbed together.
+    #[test]
+    fn pair_coalitions_test_the_pairs_that_can_act_together() {
+        use crate::ranking::tests::{document, with_coalitions};
+        let steps = document("SSS", &[(1, "F"), (2, "F"), (3, "S"), (4, "s"), (5, "S")]);
+        let singles: [(&[u32], &str); 11] = [
+            (&[1], "F"),
+            (&[2], "F"),
+            (&[3], "S"),
+            (&[4], "S"),
+            (&[5], "S"),
+            (&[1, 2, 3, 4, 5], "F"),
+            (&[2, 3, 4, 5], "F"),
+            (&[1, 3, 4, 5], "F"),
+            (&[1, 2, 4, 5], "S"),
+            (&[1, 2, 3, 5], "S"),
+            (&[1, 2, 3, 4], "F"),
+        ];
+        let wanted = pair_coalitions(&with_coalitions(steps.clone(), &singles));
+        assert_eq!(wanted, [vec![3, 4], vec![3, 4, 5]]);
+        assert!(pair_coalitions(&steps).is_empty(), "without roles there are no pairs");
+    }
+
     #[test]
     fn sampled_orders_are_repeatable_permutations() {
         let orders = sampled_orders(&[1, 2, 3, 4], 5, 7);

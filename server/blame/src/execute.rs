@@ -170,7 +170,8 @@ impl Blamer {
         self.interrupted.clone()
     }
 
-    /// The most that the forks of all steps can take. Coalitions come on top: see `coalition_forks`.
+    /// The most that the forks of all steps, of coalitions of single steps and of sampled orders can take. What
+    /// `pair_forks_max` says comes on top.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         let settings = &self.options.settings;
@@ -183,7 +184,22 @@ impl Blamer {
     /// the budget counts them.
     #[must_use]
     pub fn judge_calls(&self) -> Option<u64> {
-        matches!(self.options.oracle, Oracle::Judge(_)).then(|| self.estimate().forks + 1)
+        let most = || self.estimate().forks + self.pair_forks_max() + self.base_forks_more() + 1;
+        matches!(self.options.oracle, Oracle::Judge(_)).then(most)
+    }
+
+    /// The most forks of coalitions of pairs. Which pairs are tried depends on the outcomes of single steps.
+    #[must_use]
+    pub fn pair_forks_max(&self) -> u64 {
+        let (settings, steps) = (&self.options.settings, self.options.settings.steps.len() as u64);
+        // With two steps, the coalitions of pairs are those of single steps.
+        let pairs = if steps > 2 { steps * (steps - 1) / 2 } else { 0 };
+        pairs * u64::from(settings.coalitions)
+    }
+
+    /// Re-runs that a flaky program needs more. They ask no upstream.
+    fn base_forks_more(&self) -> u64 {
+        u64::from(BASE_FLAKY.saturating_sub(self.options.settings.base))
     }
 
     /// Forks of coalitions of single steps, and of sampled orders.

@@ -282,3 +282,6 @@ fn shapley(document: &BlameDocument, step: u32) -> Option<ShapleyEstimate> {
     }
     (orders > 0).then(|| shapley_interval(gains, losses, orders))
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -23,7 +23,7 @@ fn verdicts_of_the_judge_are_one_word_and_go_with_the_run() {
     let oracle = format!("judge:{}", judge.url);
     let blame = ["blame", "r", "--k", "2", "--jobs", "1", "--oracle", &oracle];
     let estimated = bench.blame_command(&[&blame[..], &["--estimate"]].concat());
-    says(&estimated, &["the judge", "at most 8 times", "neither the plan nor the budget counts"]);
+    says(&estimated, &["the judge", "at most 15 times", "neither the plan nor the budget counts"]);
     let done = bench.blame_command(&blame);
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(bench.blame_rows("r")[0]["flips"], 2);

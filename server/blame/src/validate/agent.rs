@@ -7,6 +7,9 @@ use std::net::TcpStream;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+/// An answer that the agent cannot take: it ends without a verdict about its task.
+pub(crate) const CRASHES: &str = "CRASH";
+
 /// What the agent does.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentScript {
@@ -117,6 +120,9 @@ pub fn run_agent(script: &AgentScript, base: &str) -> std::io::Result<(String, u
         messages.push(json!({ "role": "user", "content": format!("step {step}") }));
         let message = client.ask(&messages)?;
         let text = message["content"].as_str().unwrap_or_default().to_owned();
+        if text == CRASHES {
+            return Err(broken("the answer crashes the agent"));
+        }
         let calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
         let parsed: Vec<(String, Value)> = calls
             .iter()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::agent::{AgentScript, AgentState, ScriptedAnswer};
+use super::agent::{AgentScript, AgentState, CRASHES, ScriptedAnswer};
 use super::model::{Answers, StepAnswer};
 
 /// A class of faults.
@@ -117,15 +117,24 @@ impl FaultCase {
         Self { steps, answers: (1..=steps).map(step).collect(), succeeds_if: vec![wanted] }
     }
 
-    /// A run that fails whatever the model says: no step is to blame.
+    /// A run that fails whatever the model says: no step is to blame. A new answer of the last step but `variant`
+    /// crashes the agent: these forks have no outcome, and must count as neither.
     pub(crate) fn without_fault(steps: u32, variant: u32) -> Self {
         let wanted = BTreeMap::from([("never".to_owned(), variant.to_string())]);
         let answers = (1..=steps).map(|number| match (number + variant) % 3 {
+            _ if number == Self::crashing_step(steps, variant) => {
+                StepAnswer::Faulty { faulty: work(), right: says(CRASHES) }
+            }
             // Some answers change at each asking, and do not matter.
             0 => StepAnswer::Chatter,
             _ => StepAnswer::Fixed(work()),
         });
         Self { steps, answers: answers.collect(), succeeds_if: vec![wanted] }
+    }
+
+    /// The step of a run without a fault whose new answer crashes the agent.
+    pub(crate) fn crashing_step(steps: u32, variant: u32) -> u32 {
+        steps - variant % steps
     }
 
     pub(crate) fn script(&self) -> AgentScript {

@@ -24,7 +24,7 @@ use crate::statistics::{SeededNumbers, Z_95, wilson};
 
 pub use agent::{AgentScript, run_agent};
 pub use competing::{CompetingCase, CompetingReport, competing_case_count};
-pub use report::{ClassResult, ValidationReport, compare};
+pub use report::{ClassResult, NegativeControl, ValidationReport, compare};
 
 use faults::{CLASSES, FaultCase};
 use trial::TrialBench;
@@ -88,16 +88,17 @@ pub fn validate(options: &ValidateOptions, each: TrialFn<'_>) -> Result<Validati
             missed,
         });
     }
-    let mut negative_max = 0.0_f64;
+    let mut negative = NegativeControl::default();
     for run in 0..options.runs.max(1) {
-        let case = FaultCase::without_fault(STEPS, run);
-        let blamed = bench.blame(&format!("negative-{run}"), case.script(), case.answers(), &[], 0)?;
+        let (case, crashes) = (FaultCase::without_fault(STEPS, run), FaultCase::crashing_step(STEPS, run));
+        let name = format!("negative-{run}");
+        let blamed = bench.blame(&name, case.script(), case.answers(), &[crashes], 0)?;
         forks += blamed.document.spent.forks;
         calls += blamed.document.spent.calls;
-        negative_max = blamed.rows.iter().map(|row| row.flip_rate).fold(negative_max, f64::max);
+        negative.add(&blamed.rows, crashes);
         each("negative control");
     }
-    Ok(ValidationReport::new(options.forks, classes, negative_max, forks, calls))
+    Ok(ValidationReport::new(options.forks, classes, negative, forks, calls))
 }
 
 /// Blames runs in which several causes compete.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::NEGATIVE_MAX;
+use crate::ranking::StepRow;
 use crate::statistics::{Interval, Z_95, wilson};
 
 /// How one class came out.
@@ -29,6 +30,30 @@ impl ClassResult {
     }
 }
 
+/// Runs that fail whatever the model says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct NegativeControl {
+    /// The greatest flip rate of any step.
+    pub negative_max: f64,
+    /// Forks whose new answer crashes the agent.
+    #[serde(default)]
+    pub crashed: u32,
+    /// Those of them that were called undefined.
+    #[serde(default)]
+    pub crashed_undefined: u32,
+}
+
+impl NegativeControl {
+    /// Adds a run, with the step whose new answer crashes the agent.
+    pub(super) fn add(&mut self, rows: &[StepRow], crashes: u32) {
+        self.negative_max = rows.iter().map(|row| row.flip_rate).fold(self.negative_max, f64::max);
+        for row in rows.iter().filter(|row| row.step == crashes) {
+            self.crashed += row.valid + row.undefined;
+            self.crashed_undefined += row.undefined;
+        }
+    }
+}
+
 /// The result of a validation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ValidationReport {
@@ -40,8 +65,9 @@ pub struct ValidationReport {
     pub overall: f64,
     /// Its 95% interval.
     pub interval: Interval,
-    /// The greatest flip rate of any step of a run without a fault.
-    pub negative_max: f64,
+    /// Runs without a fault.
+    #[serde(flatten)]
+    pub negative: NegativeControl,
     /// Forks in all.
     pub forks: u64,
     /// Calls of the scripted model by forks.
@@ -52,20 +78,22 @@ impl ValidationReport {
     pub(super) fn new(
         forks_per_step: u32,
         classes: Vec<ClassResult>,
-        negative_max: f64,
+        negative: NegativeControl,
         forks: u64,
         calls: u64,
     ) -> Self {
         let (hits, runs) = classes.iter().fold((0, 0), |(hits, runs), of| (hits + of.hits, runs + of.runs));
         let overall = if runs == 0 { 0.0 } else { f64::from(hits) / f64::from(runs) };
         let interval = wilson(hits, runs, Z_95);
-        Self { forks_per_step, classes, overall, interval, negative_max, forks, calls }
+        Self { forks_per_step, classes, overall, interval, negative, forks, calls }
     }
 
-    /// Whether every planted step came first, and no step of a run without a fault flips.
+    /// Whether every planted step came first, no step of a run without a fault flips, and crashed forks are undefined.
     #[must_use]
     pub fn passed(&self) -> bool {
-        self.classes.iter().all(|class| class.hits == class.runs) && self.negative_max <= NEGATIVE_MAX
+        let NegativeControl { negative_max, crashed, crashed_undefined } = self.negative;
+        let is_flat = negative_max <= NEGATIVE_MAX && crashed == crashed_undefined;
+        self.classes.iter().all(|class| class.hits == class.runs) && is_flat
     }
 }
 
@@ -85,11 +113,9 @@ pub fn compare(now: &ValidationReport, earlier: &ValidationReport) -> Vec<String
             Some(_) => {}
         }
     }
-    if now.negative_max > earlier.negative_max.max(NEGATIVE_MAX) {
-        worse.push(format!(
-            "negative control: the greatest flip rate was {:.2} and is {:.2}",
-            earlier.negative_max, now.negative_max
-        ));
+    let (was, is) = (earlier.negative.negative_max, now.negative.negative_max);
+    if is > was.max(NEGATIVE_MAX) {
+        worse.push(format!("negative control: the greatest flip rate was {was:.2} and is {is:.2}"));
     }
     worse
 }
