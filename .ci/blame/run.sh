@@ -29,7 +29,7 @@ read -r url <&"${upstream[0]}"
 export OPENAI_API_KEY=unused
 unset OPENAI_BASE_URL
 cp "$agents"/agent_*.py .
-shows() { echo "\$ ${*/#"$annals"/annals}"; "$@"; }
+shows() { printf '$ annals'; printf ' %q' "${@:2}"; echo; "$@"; }
 
 # RUN STEP PROGRAM [ORACLE...]: three commands, from the program to the ranking.
 blames() {

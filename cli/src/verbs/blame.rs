@@ -23,6 +23,8 @@ use crate::store_access::{StoreAccess, StoreWait, engine_failure};
 
 /// The exit code of an interrupted command, as shells have it.
 const INTERRUPTED: u8 = 130;
+/// The budget of a blame in US dollars. Forks ask live models, and a long run has many.
+const BUDGET_DEFAULT: f64 = 5.0;
 /// The least time limit of a fork, and what the run's own time is multiplied by.
 const TIME_LIMIT_MIN: Duration = Duration::from_secs(30);
 const TIME_LIMIT_FACTOR: u32 = 10;
@@ -50,7 +52,7 @@ pub(super) fn run(global: &GlobalArgs, args: &BlameArgs, out: &mut CliOutput) ->
     let reader = reader?;
     let name = reader.info().name.clone();
     if args.budget.is_some_and(|budget| budget.is_nan() || budget <= 0.0) {
-        return Err(Failure::usage("a budget of 0 pays for no call", "--budget 5.00, or leave it out"));
+        return Err(Failure::usage("a budget of 0 pays for no call", "--budget 5.00, or --budget inf for no limit"));
     }
     check_program(&door, &reader)?;
     let Some(origin) = door.origin(&reader)? else {
@@ -73,16 +75,17 @@ pub(super) fn run(global: &GlobalArgs, args: &BlameArgs, out: &mut CliOutput) ->
         jobs: args.jobs.map_or_else(processors, usize::from),
         settings,
     };
+    let budget = options.settings.budget;
     let rerun = rerunner_options(args, &reader, &origin, &options.settings)?;
     let range = resumed.as_ref().map(|document| ranges(&document.settings.steps));
     let range = range.as_deref().or(args.steps.as_deref());
     let blamer = door.blamer(&reader, &origin, rerun, options, range)?;
     if args.estimate {
-        print_estimate(&blamer, args);
+        print_estimate(&blamer, budget);
         return door.close();
     }
     let before = door.disk_bytes()?;
-    let document = run_forks(&blamer, resumed, args)?;
+    let document = run_forks(&blamer, resumed, budget)?;
     let grown = door.disk_bytes()?.saturating_sub(before);
     let told = print_result(&document, out);
     print_spent(&document, grown);
@@ -133,7 +136,10 @@ fn resumed(door: &StoreAccess, args: &BlameArgs, name: &str) -> CliResult<Option
             return Err(Failure::usage(message, format!("annals blame {name} --show")));
         }
         return Ok(Some(BlameDocument {
-            settings: BlameSettings { budget: args.budget.or(document.settings.budget), ..document.settings },
+            settings: BlameSettings {
+                budget: args.budget.map_or(document.settings.budget, limit),
+                ..document.settings
+            },
             ..document
         }));
     }
@@ -150,6 +156,11 @@ fn no_blame(name: &str) -> Failure {
     Failure::missing(format!("run `{name}` has no blame"), format!("annals blame {name}"))
 }
 
+/// A budget in US dollars; `None` for no limit.
+fn limit(budget: f64) -> Option<f64> {
+    Some(budget).filter(|budget| budget.is_finite())
+}
+
 fn settings(args: &BlameArgs) -> BlameSettings {
     let perturbation = args.perturb.as_ref().map_or_else(|| args.with.clone(), |cmd| format!("cmd:{cmd}"));
     BlameSettings {
@@ -162,7 +173,7 @@ fn settings(args: &BlameArgs) -> BlameSettings {
         coalitions: args.coalitions,
         orders: args.orders,
         seed: args.seed,
-        budget: args.budget,
+        budget: limit(args.budget.unwrap_or(BUDGET_DEFAULT)),
         command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         scratch: args.scratch,
     }
@@ -235,7 +246,7 @@ fn dollars_text(dollars: f64) -> String {
     }
 }
 
-fn print_estimate(blamer: &Blamer, args: &BlameArgs) {
+fn print_estimate(blamer: &Blamer, budget: Option<f64>) {
     let most = blamer.estimate();
     let money = match (most.unpriced, most.calls) {
         (0, _) if most.dollars < 0.0001 => dollars_text(most.dollars),
@@ -269,7 +280,7 @@ fn print_estimate(blamer: &Blamer, args: &BlameArgs) {
             plural(blamer.pair_forks_max(), "fork")
         ));
     }
-    match args.budget {
+    match budget {
         Some(budget) if most.dollars > budget => {
             print_note(format_args!("the budget of {} may end it earlier", dollars_text(budget)));
         }
@@ -278,8 +289,12 @@ fn print_estimate(blamer: &Blamer, args: &BlameArgs) {
     }
 }
 
-fn run_forks(blamer: &Blamer, resumed: Option<BlameDocument>, args: &BlameArgs) -> CliResult<BlameDocument> {
-    print_estimate(blamer, args);
+fn run_forks(
+    blamer: &Blamer,
+    resumed: Option<BlameDocument>,
+    budget: Option<f64>,
+) -> CliResult<BlameDocument> {
+    print_estimate(blamer, budget);
     let interrupter = blamer.interrupter();
     when_interrupted(move || interrupter.store(true, Ordering::SeqCst));
     let shown = AtomicU64::new(0);

@@ -456,6 +456,12 @@ fn estimate_prices_the_model_that_is_asked() {
     // 20 calls of the other model at 75e-6 dollars, and 40 of the recorded one at 4.5e-6.
     let dear = bench.blame_command(&["blame", "r", "--k", "4", "--estimate", "--with", "model:gpt-4o"]);
     says(&dear, &["at most 60 calls to models, at most $0.0017"]);
+    // A blame without a budget spends at most five dollars.
+    let most = ["blame", "r", "--k", "10000", "--coalitions", "1000", "--estimate", "--with", "model:gpt-4o"];
+    let most = bench.blame_command(&most);
+    says(&most, &["at most $8.", "the budget of $5.00 may end it earlier"]);
+    let endless = ["blame", "r", "--k", "10000", "--coalitions", "1000", "--estimate", "--budget", "inf"];
+    assert!(!bench.blame_command(&endless).stderr.contains("the budget of"));
     let unknown = bench.blame_command(&["blame", "r", "--k", "4", "--estimate", "--with", "model:nobodys"]);
     says(&unknown, &["at most $0.0002 and 20 calls without a known price"]);
 }

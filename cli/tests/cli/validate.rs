@@ -32,7 +32,10 @@ fn validate_ranks_planted_faults_first() {
 fn check_fails_if_a_class_is_worse_than_the_report() {
     let bench = CliBench::new();
     let checked = bench.run_args(["validate", "--runs", "1", "--k", "1", "--check", REPORT]).text();
-    assert!(checked.contains("[PASS] corrupted_tool_output top-1: 1.00\n"), "{checked}");
+    for class in committed()["classes"].as_array().unwrap() {
+        let line = format!("[PASS] {} top-1: 1.00\n", class["class"].as_str().unwrap());
+        assert!(checked.contains(&line), "{line}{checked}");
+    }
     assert!(checked.contains("overall top-1 precision: 1.00\n"), "{checked}");
     assert!(checked.contains("negative control max flip: 0.00 (threshold 0.05)\n"), "{checked}");
     assert!(checked.contains("  forks that crash the agent: 1 of 1 undefined\n"), "{checked}");
