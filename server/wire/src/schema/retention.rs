@@ -20,11 +20,11 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         .keys(1, 1, 1)
         .arguments("run why [NAMESPACE namespace] [COMPACT]")
         .summary(
-            "Drops a run now, by the rule `forget`; with COMPACT also rewrites the log files that hold bytes \
-             of it, its memories or its decisions. Returns the compaction report as JSON, and in `held` what \
+            "Drops a run and the forks of its blame now, by the rule `forget`; with COMPACT also rewrites the log \
+             files that hold bytes of them, its memories or its decisions. Returns the compaction report as JSON, and in `held` what \
              still holds such bytes (forks, living data, files, backups); OK without COMPACT. The ledger keeps the \
-             reason, so it must not contain data of the run. An error CONFLICT if the run is open or \
-             pinned.",
+             reason, so it must not contain data of the run. An error CONFLICT if one of them is open \
+             or pinned.",
         ),
     command("retention", "kv.forget", -3, &["operate", "whole", "settled", "changes"])
         .keys(1, 1, 1)
