@@ -52,7 +52,10 @@ pub(super) fn run(global: &GlobalArgs, args: &BlameArgs, out: &mut CliOutput) ->
     let reader = reader?;
     let name = reader.info().name.clone();
     if args.budget.is_some_and(|budget| budget.is_nan() || budget <= 0.0) {
-        return Err(Failure::usage("a budget of 0 pays for no call", "--budget 5.00, or --budget inf for no limit"));
+        return Err(Failure::usage(
+            "a budget of 0 pays for no call",
+            "--budget 5.00, or --budget inf for no limit",
+        ));
     }
     check_program(&door, &reader)?;
     let Some(origin) = door.origin(&reader)? else {

@@ -90,7 +90,10 @@ fn report_of_two_runs_pairs_their_frames() {
 fn redacted_report_holds_no_values_and_no_hashes() {
     let bench = bench();
     let done = bench.run("report good -o safe.html --as safe");
-    assert_eq!((done.code, done.stderr.trim()), (0, "annals: redacted by profile safe: not what was recorded"));
+    assert_eq!(
+        (done.code, done.stderr.trim()),
+        (0, "annals: redacted by profile safe: not what was recorded")
+    );
     let page = read(&bench, "safe.html");
     assert!(!page.contains("ada@example.org"), "the address stands in the report");
     let data = data(&page);

@@ -354,7 +354,9 @@ impl App {
             Some(Screen::Run(run)) if run.is_reading => {
                 "j/k scroll  n/p frame  / find  d changes  r raw  a all  esc back  ? keys"
             }
-            Some(Screen::Run(_)) => "j/k frame  enter read  g jump  / find  d changes  r raw  e failed  ? keys",
+            Some(Screen::Run(_)) => {
+                "j/k frame  enter read  g jump  / find  d changes  r raw  e failed  ? keys"
+            }
             Some(Screen::Compare(_)) => "j/k pair  enter frame  f same too  space page  esc back  ? keys",
         };
         let (text, style) = match (&self.prompt, &self.message) {
@@ -382,6 +384,12 @@ fn draw_help(area: Rect, frame: &mut Frame<'_>, look: Look) {
     for (at, (keys, text)) in KEYS.iter().enumerate().take(area.height.into()) {
         let y = area.y + u16::try_from(at).unwrap_or(0);
         let line = format!("{}  {text}", left(keys, 14, ""));
-        frame.buffer_mut().set_stringn(area.x, y, line, area.width.into(), if at == 0 { look.bold() } else { Style::new() });
+        frame.buffer_mut().set_stringn(
+            area.x,
+            y,
+            line,
+            area.width.into(),
+            if at == 0 { look.bold() } else { Style::new() },
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Two runs beside each other: their frames in pairs, and the difference of the selected pair.
 
 use annals::RunReader;
-use annals_review::{BodyDifference, FrameDifference, FramePair, ShownSeverity};
 use annals_policy::providers::FirstDifference;
+use annals_review::{BodyDifference, FrameDifference, FramePair, ShownSeverity};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
@@ -217,7 +217,9 @@ fn body_lines(side: &str, body: &BodyDifference, lines: &mut TextLines) {
         BodyDifference::Hidden => {
             lines.add(LineKind::Dim, 0, &format!("{side}: differs in what this profile does not show"));
         }
-        BodyDifference::Form(_) => lines.add(LineKind::Dim, 0, &format!("{side}: says the same in other bytes")),
+        BodyDifference::Form(_) => {
+            lines.add(LineKind::Dim, 0, &format!("{side}: says the same in other bytes"))
+        }
         BodyDifference::Bytes(at) => span("compared by its bytes", at),
         BodyDifference::Words(all) => {
             lines.add(LineKind::Title, 0, side);

@@ -197,7 +197,11 @@ fn show_message(message: &ConversationMessage, mark: &str, lines: &mut TextLines
 fn show_part(part: &ConversationPart, lines: &mut TextLines) {
     let rest = |lines: &mut TextLines, shown: usize, bytes_all: u64, is_cut: bool| {
         if is_cut {
-            let text = format!("… cut: {} of {} shown; r shows the raw bytes", bytes(shown as u64), bytes(bytes_all));
+            let text = format!(
+                "… cut: {} of {} shown; r shows the raw bytes",
+                bytes(shown as u64),
+                bytes(bytes_all)
+            );
             lines.add(LineKind::Dim, 2, &text);
         }
     };
@@ -208,7 +212,11 @@ fn show_part(part: &ConversationPart, lines: &mut TextLines) {
         }
         ConversationPart::Thinking { text, bytes, cut } => {
             lines.add(LineKind::Dim, 2, "thinking:");
-            lines.add(LineKind::Dim, 2, if text.is_empty() { "(hidden by the provider)" } else { text.as_str() });
+            lines.add(
+                LineKind::Dim,
+                2,
+                if text.is_empty() { "(hidden by the provider)" } else { text.as_str() },
+            );
             rest(lines, text.len(), *bytes, *cut);
         }
         ConversationPart::ToolCall { id, name, arguments, bytes, cut } => {
@@ -233,7 +241,11 @@ fn show_part(part: &ConversationPart, lines: &mut TextLines) {
             rest(lines, json.len(), *bytes, *cut);
         }
         ConversationPart::Binary { bytes: size, hex } => {
-            lines.add(LineKind::Dim, 2, &format!("[{} that are no text; the first in hexadecimal]", bytes(*size)));
+            lines.add(
+                LineKind::Dim,
+                2,
+                &format!("[{} that are no text; the first in hexadecimal]", bytes(*size)),
+            );
             lines.add(LineKind::Plain, 2, hex);
         }
     }

@@ -249,7 +249,12 @@ impl RunScreen {
         self.list();
         let at = seq.and_then(|seq| self.shown.iter().position(|at| self.rows[*at].seq >= seq));
         self.move_to(at.unwrap_or(0));
-        format!("{}: {} of {}", self.filter.name(), count(self.shown.len() as u64), count(self.rows.len() as u64))
+        format!(
+            "{}: {} of {}",
+            self.filter.name(),
+            count(self.shown.len() as u64),
+            count(self.rows.len() as u64)
+        )
     }
 
     pub(crate) fn next_raw(&mut self) {
@@ -322,7 +327,11 @@ impl RunScreen {
             }
         }
         let done = self.shown.len() - search.left;
-        let message = format!("searching: {} of {}; esc stops", count(done as u64), plural(self.shown.len() as u64, "frame"));
+        let message = format!(
+            "searching: {} of {}; esc stops",
+            count(done as u64),
+            plural(self.shown.len() as u64, "frame")
+        );
         self.search = Some(search);
         Some(message)
     }
@@ -335,7 +344,11 @@ impl RunScreen {
         let Some(key) = self.made_for.clone() else { return };
         let Some(seq) = self.seq() else { return };
         // The lines are made anew for the frame that was found, at the width of the last drawing.
-        self.make_lines(source, Look { colour: false, unicode: true }, LinesKey { seq, mode: self.mode, ..key });
+        self.make_lines(
+            source,
+            Look { colour: false, unicode: true },
+            LinesKey { seq, mode: self.mode, ..key },
+        );
         let found = self.lines.iter().position(|line| line.text.to_lowercase().contains(text));
         self.scroll = found.unwrap_or(0).saturating_sub(2);
         self.made_for = None;
@@ -518,7 +531,8 @@ impl RunScreen {
                 view.map(|view| frame_text::conversation(&view, look, columns, key.with_facts))
             }
             FrameMode::Raw(part) => source.parts(&self.reader, seq).map(|parts| {
-                let name = format!("frame {seq}: {} as recorded", PARTS.get(part).copied().unwrap_or_default());
+                let name =
+                    format!("frame {seq}: {} as recorded", PARTS.get(part).copied().unwrap_or_default());
                 let name = match source.profile() {
                     Some(profile) => format!("{name}, redacted by profile {profile}"),
                     None => name,
@@ -527,7 +541,9 @@ impl RunScreen {
             }),
             FrameMode::Changes => {
                 let changes = source.changes(&self.reader, seq);
-                changes.map(|text| frame_text::plain(&format!("FRAME {seq}: what changed\n{text}"), look, columns))
+                changes.map(|text| {
+                    frame_text::plain(&format!("FRAME {seq}: what changed\n{text}"), look, columns)
+                })
             }
         };
         self.lines = lines.unwrap_or_else(|error| frame_text::plain(&error, look, columns));
@@ -601,10 +617,7 @@ fn holds(view: &FrameView, text: &str) -> bool {
 fn split(area: Rect, width: u16) -> (Rect, Rect) {
     let width = width.min(area.width);
     let rest = area.width.saturating_sub(width + 3);
-    (
-        Rect { width, ..area },
-        Rect { x: area.x + (width + 3).min(area.width), width: rest, ..area },
-    )
+    (Rect { width, ..area }, Rect { x: area.x + (width + 3).min(area.width), width: rest, ..area })
 }
 
 fn draw_rule(x: u16, area: Rect, buffer: &mut Buffer, look: Look) {

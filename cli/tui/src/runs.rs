@@ -179,7 +179,13 @@ impl RunsScreen {
         if self.shown.is_empty() {
             for (at, line) in self.empty().iter().enumerate().take(area.height.into()) {
                 let y = area.y + u16::try_from(at).unwrap_or(0);
-                buffer.set_stringn(area.x, y, look.safe(line), area.width.into(), ratatui::style::Style::new());
+                buffer.set_stringn(
+                    area.x,
+                    y,
+                    look.safe(line),
+                    area.width.into(),
+                    ratatui::style::Style::new(),
+                );
             }
             return;
         }
@@ -209,13 +215,23 @@ impl RunsScreen {
                 "  annals import runs.json              import recorded conversations".to_owned(),
             ],
             (StatusFilter::All, false) => {
-                vec![format!("No run has \"{}\" in its name, agent, model or tags.", self.text), "/ and enter shows all runs.".to_owned()]
+                vec![
+                    format!("No run has \"{}\" in its name, agent, model or tags.", self.text),
+                    "/ and enter shows all runs.".to_owned(),
+                ]
             }
             (filter, true) => {
-                vec![format!("No run has the status {}.", filter.name()), "f shows the next status.".to_owned()]
+                vec![
+                    format!("No run has the status {}.", filter.name()),
+                    "f shows the next status.".to_owned(),
+                ]
             }
             (filter, false) => vec![
-                format!("No run with the status {} has \"{}\" in its name, agent, model or tags.", filter.name(), self.text),
+                format!(
+                    "No run with the status {} has \"{}\" in its name, agent, model or tags.",
+                    filter.name(),
+                    self.text
+                ),
                 "f shows the next status; / and enter drops the text.".to_owned(),
             ],
         }
@@ -238,9 +254,9 @@ pub(crate) fn run_severity(info: &RunInfo) -> ShownSeverity {
 
 /// `failed, 12 frames, 3.2 s`.
 pub(crate) fn run_facts(info: &RunInfo) -> String {
-    let took = info.ended_ns.map_or(String::new(), |ended| {
-        format!(", {}", duration(ended.saturating_sub(info.started_ns)))
-    });
+    let took = info
+        .ended_ns
+        .map_or(String::new(), |ended| format!(", {}", duration(ended.saturating_sub(info.started_ns))));
     format!("{}, {}{took}", info.status.name(), plural(info.frames.into(), "frame"))
 }
 
@@ -286,7 +302,8 @@ impl RunColumns {
 
     fn row(&self, info: &RunInfo, severity: ShownSeverity, look: Look, now_ns: u64) -> String {
         let more = if look.unicode { "…" } else { ">" };
-        let took = info.ended_ns.map_or("-".to_owned(), |ended| duration(ended.saturating_sub(info.started_ns)));
+        let took =
+            info.ended_ns.map_or("-".to_owned(), |ended| duration(ended.saturating_sub(info.started_ns)));
         self.line(
             [
                 letter(severity),

@@ -5,8 +5,8 @@ use annals::{ErrorKind, Namespace, RunReader, RunUid, Store};
 use annals_policy::profiles::Redactor;
 use annals_policy::providers::Prices;
 use annals_review::{
-    Alignment, FrameDifference, FrameView, FrameViewOptions, Timeline, align, failure_report, frame_difference,
-    frame_view, new_part, timeline,
+    Alignment, FrameDifference, FrameView, FrameViewOptions, Timeline, align, failure_report,
+    frame_difference, frame_view, new_part, timeline,
 };
 
 /// Maximum bytes of a text that are read for a frame.

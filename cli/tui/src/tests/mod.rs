@@ -91,7 +91,8 @@ impl ScreenBench {
         let whole = |message: &str| format!("{{\"choices\":[{{\"index\":0,\"message\":{message}}}]}}");
         run.record(timed(Frame::new(Component::User, "Should we approve loan #42?", ""), 0, 0)).unwrap();
         run.record(call(&said, &whole(asks), 200, 1, 2)).unwrap();
-        let mut tool = Frame::new(Component::Tool, "{\"loan\": 42}", "{\"score\": 580, \"source\": \"bureau\"}");
+        let mut tool =
+            Frame::new(Component::Tool, "{\"loan\": 42}", "{\"score\": 580, \"source\": \"bureau\"}");
         tool = tool.metadata(r#"{"tool":{"name":"credit_report"}}"#);
         tool.parent = Some(2);
         run.record(timed(tool, 4, 3)).unwrap();
@@ -100,15 +101,21 @@ impl ScreenBench {
         (tool.parent, tool.error) = (Some(2), true);
         run.record(timed(tool, 5, 1)).unwrap();
         said.push(asks.to_owned());
-        said.push(r#"{"role":"tool","tool_call_id":"call_1","content":"{\"score\": 580, \"source\": \"bureau\"}"}"#.to_owned());
-        said.push(r#"{"role":"tool","tool_call_id":"call_2","content":"Error: income service is down"}"#.to_owned());
+        said.push(
+            r#"{"role":"tool","tool_call_id":"call_1","content":"{\"score\": 580, \"source\": \"bureau\"}"}"#
+                .to_owned(),
+        );
+        said.push(
+            r#"{"role":"tool","tool_call_id":"call_2","content":"Error: income service is down"}"#.to_owned(),
+        );
         match answer {
             Some(answer) => {
                 run.record(call(&said, &whole(&message("assistant", answer)), 200, 8, 4)).unwrap();
                 run.end(Status::Ok).unwrap();
             }
             None => {
-                let answer = r#"{"error":{"type":"rate_limit_exceeded","message":"Rate limit reached for gpt-4o"}}"#;
+                let answer =
+                    r#"{"error":{"type":"rate_limit_exceeded","message":"Rate limit reached for gpt-4o"}}"#;
                 let mut last = call(&said, answer, 429, 8, 0);
                 (last.error, last.severity) = (true, Severity::Flagged);
                 run.record(last).unwrap();
@@ -121,9 +128,20 @@ impl ScreenBench {
     fn hostile(&self) {
         let run = self.begin("hostile", "agent\u{202e}\u{200b}");
         let words = "\u{1b}[31mred\u{1b}]0;title\u{7}\u{9b}2J <script>alert(1)</script> \u{202e}txt.exe 日本語 👨\u{200d}👩 \u{e0041}";
-        run.record(call(&[message("user", words)], &format!("{{\"error\":{}}}", text_json(words)), 500, 1, 1)).unwrap();
-        run.record(timed(Frame::new(Component::Other("\u{2067}tool".to_owned()), vec![0, 27, 91, 50, 74], vec![0xff; 40]), 3, 1))
-            .unwrap();
+        run.record(call(
+            &[message("user", words)],
+            &format!("{{\"error\":{}}}", text_json(words)),
+            500,
+            1,
+            1,
+        ))
+        .unwrap();
+        run.record(timed(
+            Frame::new(Component::Other("\u{2067}tool".to_owned()), vec![0, 27, 91, 50, 74], vec![0xff; 40]),
+            3,
+            1,
+        ))
+        .unwrap();
         run.end(Status::Ok).unwrap();
     }
 
@@ -249,7 +267,8 @@ fn failed_run_opens_at_the_frame_that_failed() {
 fn frames_are_stepped_jumped_to_and_filtered() {
     let bench = ScreenBench::filled();
     let mut app = bench.at("tuesday", 1);
-    let title = |app: &mut App| screen(app, 200, 60).lines().find(|line| line.contains("FRAME")).unwrap().to_owned();
+    let title =
+        |app: &mut App| screen(app, 200, 60).lines().find(|line| line.contains("FRAME")).unwrap().to_owned();
     assert!(title(&mut app).contains("FRAME 1  user"));
     press(&mut app, "jj");
     assert!(title(&mut app).contains("FRAME 3  tool  credit_report"), "{}", title(&mut app));
@@ -295,7 +314,11 @@ fn hostile_recording_is_shown_without_effect() {
     check("binary", &mut app);
     press(&mut app, "r");
     check("binary-raw", &mut app);
-    let mut app = bench.app(Look { colour: false, unicode: false }, &StartScreen::Run("hostile".to_owned(), Some(1)), None);
+    let mut app = bench.app(
+        Look { colour: false, unicode: false },
+        &StartScreen::Run("hostile".to_owned(), Some(1)),
+        None,
+    );
     check("ascii", &mut app);
     let drawn = screen(&mut app, 200, 60);
     assert!(drawn.is_ascii(), "{drawn}");
@@ -375,7 +398,12 @@ fn colours_are_only_where_they_are_wanted() {
         let mut app = bench.app(look, &StartScreen::Run("monday".to_owned(), None), None);
         let mut terminal = terminal(80, 24);
         terminal.draw(|frame| app.draw(frame)).unwrap();
-        terminal.backend().buffer().content().iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
+        terminal
+            .backend()
+            .buffer()
+            .content()
+            .iter()
+            .any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
     };
     assert!(coloured(Look { colour: true, unicode: true }));
     assert!(!coloured(PLAIN));

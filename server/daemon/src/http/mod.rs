@@ -358,8 +358,8 @@ impl HttpShared {
         let began_ns = self.daemon.now_ns();
         let facts = ClientInfo { address, began_ns, ..ClientInfo::default() };
         let mut session = Session::new(facts, Some(grant), false);
-        session.is_page =
-            !request.headers().contains_key(AUTHORIZATION) && self.page_namespace(request.headers()).is_some();
+        session.is_page = !request.headers().contains_key(AUTHORIZATION)
+            && self.page_namespace(request.headers()).is_some();
         Ok(session)
     }
 
