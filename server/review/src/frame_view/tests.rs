@@ -59,6 +59,7 @@ fn exchange(path: &str, kind: &str, request: impl Into<Vec<u8>>, answer: impl In
         "model": "gpt-4o", "usage": { "input": 1000, "output": 500 },
         "volatile": { "asked": "", "request_headers": [], "response_headers": [["content-type", kind]] },
     });
+    let (request, answer): (Vec<u8>, Vec<u8>) = (request.into(), answer.into());
     at(Frame::new(Component::Llm, request, answer).metadata(metadata.to_string()), 1, 2)
 }
 

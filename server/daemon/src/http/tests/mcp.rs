@@ -68,8 +68,8 @@ impl TestApi {
 /// The JSON of the last server-sent event of a response.
 fn event(answer: &HttpAnswer) -> Value {
     let text = answer.text();
-    let data = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
-    let last = data.filter(|data| !data.is_empty()).next_back();
+    let mut data = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
+    let last = data.rfind(|data| !data.is_empty());
     serde_json::from_str(last.unwrap_or_else(|| panic!("no event in {text:?}"))).unwrap()
 }
 
