@@ -90,7 +90,13 @@ impl McpHttp {
         }
         request.extensions_mut().insert(RequestStore(store(session.as_deref())));
         let service = if request.method() == Method::GET { &self.streams } else { &self.calls };
-        let response = service.handle(request).await;
+        let ends = request.method() == Method::DELETE;
+        let mut response = service.handle(request).await;
+        if ends && response.status() == StatusCode::ACCEPTED {
+            // The session has ended already. Clients take 202 for a failure.
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            *response.body_mut() = Full::new(Bytes::new()).boxed();
+        }
         if session.is_none()
             && let Some(begun) = session_id(response.headers())
         {

@@ -300,7 +300,7 @@ fn cstp_operation() -> Value {
 fn mcp_operation(verb: &str, id: &str, summary: &str) -> Value {
     let stream = json!({ "text/event-stream": { "schema": { "type": "string" } } });
     let responses = match verb {
-        "delete" => json!({ "202": { "description": "The session has ended." } }),
+        "delete" => json!({ "204": { "description": "The session has ended." } }),
         _ => json!({ "200": { "description": "Events with messages of the protocol.", "content": stream } }),
     };
     let session = json!({ "name": "Mcp-Session-Id", "in": "header", "schema": { "type": "string" } });

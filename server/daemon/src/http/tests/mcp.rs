@@ -219,7 +219,7 @@ fn session_belongs_to_its_token() {
     assert_eq!(api.raw(elsewhere.as_bytes()).status, 421);
     let form = api.ask_with("POST /mcp", &format!("{}content-type: text/plain\r\n", hers.token), b"{}");
     assert_eq!(form.status, 415);
-    assert_eq!(delete(&hers), 202);
+    assert_eq!(delete(&hers), 204);
     assert_eq!(hers.post(&list).status, 404);
     let again = api.mcp("ann");
     api.bench.daemon.access.remove("ann");
