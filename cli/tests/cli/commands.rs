@@ -239,8 +239,8 @@ fn every_verb_has_help_and_a_test() {
 /// text or one that is searched for.
 fn is_run(source: &str, verb: &str) -> bool {
     let texts = [format!("\"{verb} "), format!("\"{verb}\"")];
-    let found = texts.iter().flat_map(|text| source.match_indices(text.as_str()));
-    found.into_iter().any(|(at, text)| {
+    let mut found = texts.iter().flat_map(|text| source.match_indices(text.as_str()));
+    found.any(|(at, text)| {
         let (before, after) = (source[..at].trim_end(), source[at + text.len()..].trim_start());
         let is_index = before
             .strip_suffix('[')

@@ -99,7 +99,7 @@ fn drift_outside_the_boundary_is_detected() {
         assert_eq!(recorded.code, 0, "{recorded:?}");
         let replayed = bench.replay_agent(&[doing], &[]);
         assert_eq!(replayed.code, 3, "{doing}: {replayed:?}");
-        assert!(replayed.stderr.contains("DIVERGED at step 1"), "{doing}: {}", replayed.stderr);
+        assert!(replayed.stderr.contains("DIVERGED"), "{doing}: {}", replayed.stderr);
         assert!(replayed.stderr.contains(&format!("exact 0 of {calls}")), "{doing}: {}", replayed.stderr);
     }
 }
