@@ -67,7 +67,7 @@ export async function fill(daemon) {
   const at = (seconds) => Number(start + BigInt(Math.round(seconds * 1e9)));
 
   // Hostile text in every place that a recorder fills.
-  await daemon.begin(`hostile <script> ${'\u202e'}txt`, { agent: HOSTILE.replace('\u0000', ''), model: '"><script>window.hacked=1</script>', tags: { '<b>': '<i>' } });
+  await daemon.begin(`hostile <script> ${'\u202e'}txt`, { agent: '<img src=x onerror="window.hacked=1">', model: '"><script>window.hacked=1</script>', tags: { '<b>': '<i>' } });
   const hostile = `hostile <script> ${'\u202e'}txt`;
   await daemon.frame(hostile, call([{ role: '<script>', content: HOSTILE }], { role: 'assistant', content: HOSTILE, tool_calls: [{ id: '"><x', type: 'function', function: { name: '<script>alert(1)</script>.sh', arguments: '{"a":"</script>"}' } }] }));
   await daemon.frame(hostile, { component: '<script>', request: { base64: Buffer.from([0xff, 0xfe, 0x00, 0x80, 0x3c, 0x73]).toString('base64') }, response: { base64: Buffer.from([0xc3, 0x28]).toString('base64') } });
@@ -89,9 +89,12 @@ export async function fill(daemon) {
   await daemon.end('timed', 'failed');
 
   // A tree of forks.
+  const lengths = new Map([['timed', 5]]);
   for (let number = 1; number < 100; number += 1) {
     const from = number % 3 === 0 && number > 3 ? `fork-${number - 3}` : 'timed';
-    await daemon.ask('POST', `/v1/runs/${from}/fork`, { at: 1 + (number % 4), name: `fork-${number}` });
+    const shared = Math.min(1 + (number % 4), lengths.get(from));
+    lengths.set(`fork-${number}`, shared + 1);
+    await daemon.ask('POST', `/v1/runs/${from}/fork`, { at: shared, name: `fork-${number}` });
     await daemon.frame(`fork-${number}`, call(messages, { role: 'assistant', content: `Another answer, number ${number}.` }));
     await daemon.end(`fork-${number}`, number % 5 === 0 ? 'ok' : 'failed');
   }
@@ -110,4 +113,12 @@ export async function fill(daemon) {
     await daemon.frame('long', call(big, { role: 'assistant', content: `Answer ${at}` }));
   }
   await daemon.end('long');
+
+  // A decision with two inputs.
+  const decided = await daemon.ask('POST', '/v1/cstp', { jsonrpc: '2.0', id: 1, method: 'cstp.recordDecision', params: {
+    decision: 'Keep the ledger in Postgres', confidence: 0.85, category: 'architecture', reasons: [{ type: 'analysis', text: 'It is there already.' }],
+    deliberation: { inputs: [{ id: 'a', text: 'The team runs Postgres' }, { id: 'b', text: 'The load is 40 writes a second' }],
+      steps: [{ step: 1, thought: 'Read the load', inputs_used: ['b'] }, { step: 2, thought: 'Postgres takes the load', inputs_used: ['a', 'b'] }] },
+  } });
+  return decided.result.id;
 }

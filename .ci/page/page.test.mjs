@@ -17,7 +17,7 @@ const test = (name, run) => tests.push([name, run]);
 const figures = {};
 
 const daemon = await Daemon.start();
-await fill(daemon);
+const decision = await fill(daemon);
 const browser = await chromium.launch({ executablePath: process.env.PAGE_CHROMIUM, args: ['--no-sandbox'] });
 
 /// A page that fails the test on an error of its scripts or a breach of its policy.
@@ -109,16 +109,20 @@ test('redacted reader sees a banner and no raw content', async () => {
 });
 
 const VIEWS = [
-  ['runs', '#/runs'], ['failed-runs', '#/runs?status=failed'], ['no-match', '#/runs?agent=nobody'], ['run', '#/run/timed/4'], ['run-failed', '#/run/timed'],
-  ['raw', '#/run/timed/4?raw=request'], ['compare', '#/compare/timed/fork-4'], ['forks', '#/forks/timed'], ['memory', '#/memory?q=cancel%20a%20reservation'],
-  ['decisions', '#/decisions'], ['lessons', '#/lessons'], ['store', '#/store'], ['hostile', `#/run/${encodeURIComponent(`hostile <script> ${'\u202e'}txt`)}/1`], ['gone', '#/run/none'],
+  ['runs', '#/runs', /fork-99.*failed/s], ['failed-runs', '#/runs?status=failed', /fork-98/], ['no-match', '#/runs?agent=nobody', /No run matches.*agent nobody/s],
+  ['run', '#/run/timed/4', /as before.*SK1472.*Answer/s], ['run-failed', '#/run/timed', /Failed: search answered: upstream timed out after 5 s/],
+  ['raw', '#/run/timed/4?raw=request', /"model":"gpt-4o"/], ['compare', '#/compare/timed/fork-4', /differ.*the same in both|only in the/s], ['forks', '#/forks/timed', /99 forks.*fork-1 /s],
+  ['memory', '#/memory?q=cancel%20a%20reservation', /Recall/], ['decisions', '#/decisions', /Keep the ledger/], ['decision', `#/decisions?id=${decision}`, /Read the load.*2 inputs converge/s],
+  ['lessons', '#/lessons', /Failures by category/], ['store', '#/store', /bodies of frames.*ledger root/s],
+  ['hostile', `#/run/${encodeURIComponent(`hostile <script> ${'\u202e'}txt`)}/1`, /<script>window/], ['gone', '#/run/none', /No such run/],
 ];
 
 for (const theme of ['light', 'dark']) {
   test(`every view is readable in ${theme} colours`, async () => {
-    for (const [name, hash] of VIEWS) {
+    for (const [name, hash, shows] of VIEWS) {
       const page = await opened(hash, { colorScheme: theme });
       await page.waitForTimeout(300);
+      assert.match(await page.textContent('main'), shows, `${name} shows its data`);
       await shot(page, `${name}-${theme}`);
       await accessible(page, `${name}, ${theme}`);
       await done(page);
@@ -220,19 +224,22 @@ test('every action has a key', async () => {
 });
 
 test('from a failure last night to its fork in eight actions', async () => {
+  await daemon.begin('night');
+  await daemon.frame('night', { component: 'user', request: '', response: 'Book a flight.' });
+  await daemon.frame('night', { component: 'tool', request: '{}', response: 'no seats', metadata: { tool: { name: 'book' } }, error: true });
+  await daemon.end('night', 'failed');
   const page = await opened('#/runs');
   let actions = 0;
   const act = async (what) => { actions += 1; await what; };
   await act(page.selectOption('[name=status]', 'failed'));
   await page.waitForFunction(() => location.hash.includes('status=failed'));
   await settled(page);
-  await act(page.click('tbody a:has-text("timed") >> nth=0'));
-  await page.waitForSelector('.frame h1:has-text("Frame 3")');
-  assert.match(await page.textContent('.frame'), /timed out/);
+  await act(page.click('tbody a:has-text("night")'));
+  await page.waitForSelector('.frame h1:has-text("Frame 2")');
+  await page.waitForSelector('.banner:has-text("book answered: no seats")');
   await act(page.keyboard.press('x'));
-  const command = await page.textContent('.fork code');
-  assert.equal(command, 'annals fork timed@3');
-  figures['actions to the fork command'] = actions;
+  assert.equal(await page.textContent('.fork code'), 'annals fork night@2');
+  figures['actions from the list of runs to the fork command'] = actions;
   assert.ok(actions <= 8);
   await done(page);
 });

@@ -37,6 +37,7 @@ class App {
       this.liveMark, button("theme", () => this.toggleTheme(), { class: "plain", title: "t" }), button("?", () => this.showKeys(), { class: "plain", "aria-label": "keys" }));
     document.body.replaceChildren(this.header, this.said);
     this.restoreTheme();
+    source.unauthorized = (detail) => this.drawLogin(detail);
     window.addEventListener("hashchange", () => this.go());
     document.addEventListener("keydown", (event) => this.key(event));
   }
@@ -83,7 +84,7 @@ class App {
     try {
       await view.open(this.route);
     } catch (problem) {
-      if (this.view !== view) return;
+      if (this.view !== view || problem.status === 401) return;
       this.drawNotice("This view cannot be shown", [h("p", {}, visibleText(problem.message ?? problem))]);
     }
   }
@@ -100,10 +101,14 @@ class App {
     document.body.replaceChildren(this.header, h("main", {}, h("div", { class: "notice", role: "alert" }, h("h1", {}, title), content)), this.said);
   }
 
-  drawLogin(problem) {
+  /// Asks for a login, once: a view may have several answers on their way.
+  drawLogin(detail) {
+    if (!this.view) return;
+    this.view.close();
+    this.view = null;
     this.drawNotice("This page needs a session", [
       h("p", {}, "Open the link that `annals serve` printed, or make a new one:"), h("pre", {}, "annals open --web"),
-      h("p", { class: "dim" }, visibleText(problem.message)), this.tokenForm()]);
+      h("p", { class: "dim" }, visibleText(detail)), this.tokenForm()]);
   }
 
   /// A token stays in memory: it is gone with the tab.

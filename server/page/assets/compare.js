@@ -117,12 +117,13 @@ function changedLines(a, b) {
 class ForksView {
   constructor(app, route) {
     Object.assign(this, { app, source: app.source, run: route.parts[1] });
-    this.element = h("main", {}, h("div", { class: "plain-view", tabindex: "0", role: "region", "aria-label": "forks" }));
+    this.box = h("div", { class: "plain-view", tabindex: "0", role: "region", "aria-label": "forks" });
+    this.element = h("main", {}, this.box);
   }
 
   async open() {
     document.title = `forks of ${visibleText(this.run)} · annals`;
-    const box = this.element.firstChild;
+    const { box } = this;
     try {
       const { runs } = await withSkeleton(box, this.source.forks(this.run));
       replace(box, h("section", {}, h("h1", {}, "Forks of ", h("a", { href: routeHash(["run", runs[0].name]) }, visibleText(runs[0].name))),

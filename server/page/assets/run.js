@@ -26,7 +26,7 @@ class RunView {
       return this.drawProblem(problem);
     }
     document.title = `${visibleText(this.run)} · annals`;
-    this.source.failure(this.run).then((failure) => { this.failure = failure; }, () => {}).then(() => this.drawBanner());
+    this.loadFailure();
     const loading = this.timeline.load(this.stop.signal).catch((problem) => this.drawProblem(problem));
     let seq = Number(route.parts[2]);
     if (!seq) {
@@ -96,6 +96,21 @@ class RunView {
       h("a", { href: this.address(this.seq, { raw: null }) }, "back to the messages (r)"));
   }
 
+  async loadFailure() {
+    this.failure = await this.source.failure(this.run).catch(() => null);
+    const isBad = this.info.status === "failed" || this.info.status === "abandoned";
+    // Without a noted reason, the answer of the failed call says it.
+    if (isBad && this.failure?.seq && !this.failure.why) {
+      const view = await this.source.view(this.run, this.failure.seq).catch(() => null);
+      if (view?.status === "error") {
+        const text = view.error ?? answerText(view);
+        const line = text.split("\n").find((of) => of.trim()) ?? "";
+        this.failure.why = `${view.name ?? view.component} answered: ${[...line].slice(0, 200).join("")}`;
+      }
+    }
+    this.drawBanner();
+  }
+
   /// Why the run failed, in one sentence.
   sentence() {
     const failure = this.failure;
@@ -129,7 +144,10 @@ class RunView {
         h("a", { href: this.address(failure.seq) }, `frame ${failure.seq}`), " ",
         this.suspect?.length ? [h("span", { class: "dim" }, " · most suspect: "), this.suspect.slice(0, 3).map((step, place) => [place ? ", " : "", h("a", { href: this.address(step.seq), title: `S${place + 1} in the timeline` }, `frame ${step.seq}`)])] : null));
     this.banner.classList.remove("hidden");
-    if (failure?.seq === this.seq && this.view && !this.raw) this.drawFrame();
+    if (failure?.seq === this.seq && this.view && !this.raw && sentence !== this.told) {
+      this.told = sentence;
+      this.drawFrame();
+    }
   }
 
   async loadBadges() {
@@ -280,6 +298,7 @@ class RunView {
   }
 
   drawProblem(problem) {
+    if (problem.status === 401) return;
     const gone = problem.status === 410;
     replace(this.element, h("div", { class: "notice", role: "alert" },
       h("h1", {}, gone ? "Gone" : problem.status === 404 ? "No such run" : "The run cannot be read"),
@@ -301,8 +320,7 @@ class RunView {
         this.newer.classList.toggle("hidden", this.waiting <= 0);
       } else if (name === "end") {
         this.info = { ...this.info, ...data };
-        this.failure = await this.source.failure(this.run).catch(() => null);
-        this.drawBanner();
+        await this.loadFailure();
         this.loadBadges();
       }
     }, this.stop.signal, (live) => this.app.live(live)));

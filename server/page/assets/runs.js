@@ -166,7 +166,7 @@ class RunsView {
   }
 
   drawProblem(problem) {
-    if (problem.status === 401) return this.app.drawLogin(problem);
+    if (problem.status === 401) return;
     replace(this.element, h("div", { class: "notice", role: "alert" }, h("h1", {}, "The runs cannot be listed"), h("p", {}, visibleText(problem.message))));
   }
 

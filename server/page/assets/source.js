@@ -41,6 +41,7 @@ class HttpSource {
     });
     if (response.ok) return response;
     const problem = await response.json().catch(() => ({}));
+    if (response.status === 401) this.unauthorized?.(problem.detail ?? "");
     throw new Problem(response.status, problem.code ?? "", problem.detail ?? `status ${response.status}`);
   }
 
