@@ -162,6 +162,7 @@ test('hostile text stays text in every view', async () => {
   assert.match(await page.textContent('.frame'), /<script>window\.hacked=1<\/script>/);
   assert.match(await page.textContent('.banner'), /\\u202e/, 'a name cannot turn the text beside it');
   assert.match(await page.textContent('.frame'), /change the direction of text/);
+  assert.equal(await page.textContent('.fork code'), `annals fork $'hostile <script> \\u202etxt@1'`, 'a command cannot turn its own text');
   await done(page);
 });
 

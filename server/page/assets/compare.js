@@ -147,6 +147,7 @@ function forkTree(runs, current) {
   const y = (row) => 20 + row * 28;
   return svg("svg", { width: wide + 460, height: y(runs.length) + 12, role: "group", "aria-label": `tree of ${plural(runs.length, "run")}` },
     svg("text", { x: x(0), y: y(runs.length) + 4 }, "frame 0"), svg("text", { x: x(most) - 12, y: y(runs.length) + 4 }, String(most)),
+    runs.map((_, row) => svg("line", { class: "guide", x1: x(0), x2: wide + 28, y1: y(row), y2: y(row) })),
     runs.map((run, row) => {
       const parent = run.parent && places.get(run.parent.uid);
       const from = run.parent ? run.parent.shared : 0;
@@ -156,7 +157,7 @@ function forkTree(runs, current) {
         svg("path", { class: "edge", d: `M${x(from)},${y(row)} H${x(Math.max(run.frames, from))}` }),
         svg("circle", { class: `dot ${verdict}`, cx: x(run.frames), cy: y(row), r: 4 }),
         svg("a", { href: routeHash(["run", run.name]) },
-          svg("text", { x: x(run.frames) + 10, y: y(row) + 4, style: run.name === current ? { "font-weight": "600" } : {} }, `${verdict && verdict !== "ok" ? `${SEVERITY_LETTERS[verdict]} ` : ""}${visibleText(run.name)}  ${run.status}, ${plural(run.frames, "frame")}`)),
+          svg("text", { x: wide + 36, y: y(row) + 4, style: run.name === current ? { "font-weight": "600" } : {} }, `${verdict && verdict !== "ok" ? `${SEVERITY_LETTERS[verdict]} ` : ""}${visibleText(run.name)}  ${run.status}, ${plural(run.frames, "frame")}`)),
         run.parent?.run && svg("a", { href: routeHash(["compare", run.parent.run, run.name]), "aria-label": `compare ${visibleText(run.name)} with ${visibleText(run.parent.run)}` },
           svg("text", { x: wide + 390, y: y(row) + 4 }, "compare")),
       ];

@@ -100,8 +100,10 @@ function prettyJson(text) {
   return out.join("");
 }
 
-/// A word of a shell command.
+/// A word of a shell command. Characters that a screen hides or reorders are written as escapes of bash and zsh, so
+/// that what is copied is what is seen.
 function shellWord(text) {
+  if (visibleText(text) !== text) return `$'${visibleText(text.replaceAll("\\", "\\\\").replaceAll("'", "\\'"))}'`;
   return /^[A-Za-z0-9_@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
