@@ -1,7 +1,7 @@
 // The page and the report in Chromium. Each test says what a reader could not do if it failed.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, readFileSync, statSync } from 'node:fs';
+import { mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -362,6 +362,21 @@ test('report opens from disk without a network', async () => {
   await both.waitForSelector('.compare .pairs a[aria-current]');
   await shot(both, 'report-compare');
   await done(both);
+  // A blame as `annals blame` stores it: badges at the left, the ranking with its intervals at the right.
+  const rows = [[4, 0.82, 0.6, 0.93], [1, 0.1, 0.02, 0.35]].map(([step, flip_rate, low, high]) => ({ step, flip_rate, interval: { low, high }, flips: 8, valid: 10 }));
+  const blamed = join(daemon.folder, 'blamed.html');
+  const text = readFileSync(out, 'utf8');
+  assert.equal(text.split('"blame":null').length, 2);
+  writeFileSync(blamed, text.replace('"blame":null', `"blame":${JSON.stringify({ state: 'done', rows, pairs: [] })}`));
+  const ranked = await tab();
+  await ranked.goto(`${pathToFileURL(blamed).href}#/run/timed/4`);
+  await ranked.waitForSelector('.inspector svg[aria-label="0.82, 95% interval 0.60 to 0.93"]');
+  assert.match(await ranked.textContent('.timeline a[aria-current]'), /0\.82/);
+  assert.match(await ranked.textContent('.frame'), /SK1472 costs 129 euro/);
+  assert.equal((await ranked.$$('.inspector .rank')).length, 2);
+  await shot(ranked, 'report-blame');
+  await accessible(ranked, 'report with a blame');
+  await done(ranked);
   const long = join(daemon.folder, 'real.html');
   const runs = (await daemon.ask('GET', '/v1/runs?count=1000')).runs.filter((run) => run.frames >= 45 && run.frames <= 65);
   if (runs[0]) {

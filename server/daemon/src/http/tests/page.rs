@@ -142,3 +142,54 @@ fn looking_at_decisions_writes_nothing() {
     ask("cstp.queryDecisions", json!({}));
     assert_eq!(api.bench.daemon.store.seqno(), before);
 }
+
+#[test]
+fn routes_of_the_page_say_what_a_run_is() {
+    let api = TestApi::new();
+    let add = |run: &str, answer: &str, error: bool| {
+        let ask = json!({ "model": "m", "messages": [{ "role": "user", "content": "go" }] }).to_string();
+        let answer = json!({ "role": "assistant", "content": answer }).to_string();
+        let facts = json!({ "model": "gpt-4o", "usage": { "input": 1000, "output": 10 } });
+        let frame = json!({ "component": "llm", "request": ask, "response": answer, "error": error, "metadata": facts });
+        api.json(201, &format!("POST /v1/runs/{run}/frames"), frame);
+    };
+    api.json(201, "POST /v1/runs", json!({ "name": "a" }));
+    assert_eq!(api.json(200, "GET /v1/runs/a/failure", Value::Null), Value::Null, "no frame");
+    add("a", "one", true);
+    add("a", "two", false);
+    api.json(204, "POST /v1/runs/a/end", json!({ "status": "failed" }));
+    for (parent, name, at) in [("a", "b", 1), ("b", "c", 2)] {
+        api.json(201, &format!("POST /v1/runs/{parent}/fork"), json!({ "at": at, "name": name }));
+        add(name, "other", false);
+        api.json(204, &format!("POST /v1/runs/{name}/end"), json!({}));
+    }
+    api.json(204, "POST /v1/runs/a/pin", json!({ "why": "evidence" }));
+    let failure = api.json(200, "GET /v1/runs/a/failure", Value::Null);
+    assert_eq!((&failure["seq"], &failure["exit_code"]), (&json!(1), &Value::Null), "{failure}");
+    let steps = api.json(200, "GET /v1/runs/a/suspect", Value::Null);
+    assert_eq!(steps.as_array().unwrap().len(), 2, "{steps}");
+    assert!(steps[0]["score"].is_number() && steps[0]["signals"].is_array(), "{steps}");
+    assert_eq!(api.json(200, "GET /v1/runs/a/blame", Value::Null), Value::Null);
+    let pairs = api.json(200, "GET /v1/runs/a/diff?with=b", Value::Null);
+    assert_eq!(
+        pairs["pairs"],
+        json!([
+            { "kind": "same", "a": 1, "b": 1 },
+            { "kind": "changed", "a": 2, "b": 2, "input": false, "output": true, "says_same": false },
+        ])
+    );
+    // From any run of the tree, parents before their forks.
+    let tree = api.json(200, "GET /v1/runs/c/forks", Value::Null);
+    let names: Vec<_> = tree["runs"].as_array().unwrap().iter().map(|run| run["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    let listed = api.json(200, "GET /v1/runs?with=usage&order=newest", Value::Null);
+    let runs = listed["runs"].as_array().unwrap();
+    assert_eq!(runs[2]["usage"]["input"], 2000, "{listed}");
+    assert_eq!(runs[1]["usage"]["input"], 1000, "the parent paid for shared frames: {listed}");
+    assert!(runs[2]["usage"]["dollars"].as_f64().is_some_and(|dollars| dollars > 0.0), "{listed}");
+    assert_eq!((&runs[2]["pinned"], &runs[1]["pinned"]), (&json!("evidence"), &Value::Null));
+    assert_eq!(api.ask("GET /v1/runs?with=other", Value::Null).status, 400);
+    for path in ["failure", "suspect", "blame", "forks", "diff?with=a"] {
+        assert_eq!(api.ask(&format!("GET /v1/runs/none/{path}"), Value::Null).status, 404, "{path}");
+    }
+}
