@@ -125,12 +125,20 @@ class LongList {
   }
 }
 
+/// A long text in blocks, of which a browser lays out only those near the window: one block of 10 MB takes it half a
+/// minute. Together the blocks are the text; a block may end within a line.
+function inBlocks(text) {
+  const size = 64_000;
+  if (text.length <= 4 * size) return text;
+  return Array.from({ length: Math.ceil(text.length / size) }, (_, at) => h("span", { class: "block" }, text.slice(at * size, (at + 1) * size)));
+}
+
 /// A text block of which at first only `most` characters are in the document.
 function longText(text, properties, most = 200_000) {
   if (text.length <= most) return h("div", { ...properties, dir: "auto" }, text);
   const block = h("div", { ...properties, dir: "auto" }, text.slice(0, most));
   const more = button(`show all (${bytesText(text.length)})`, () => {
-    block.textContent = text;
+    replace(block, inBlocks(text));
     more.remove();
   });
   return [block, more];

@@ -176,7 +176,7 @@ async function drawRaw(into, source, run, seq, side, whole = false) {
   replace(into,
     h("div", { class: "about dim" }, `${side}, ${bytesText(length)}${text === null ? ", not UTF-8: as bytes" : ""} `,
       redacted && h("span", { class: "flagged" }, `redacted by profile ${redacted} `), copyButton(shown, "copy", side)),
-    h("pre", { class: "body" }, shown),
+    h("pre", { class: "body" }, inBlocks(shown)),
     rest < length && [h("p", { class: "dim" }, `the first ${bytesText(rest)} of ${bytesText(length)}`),
       !whole && button("show all", () => drawRaw(into, source, run, seq, side, true))]);
 }
