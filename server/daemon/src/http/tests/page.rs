@@ -180,7 +180,8 @@ fn routes_of_the_page_say_what_a_run_is() {
     );
     // From any run of the tree, parents before their forks.
     let tree = api.json(200, "GET /v1/runs/c/forks", Value::Null);
-    let names: Vec<_> = tree["runs"].as_array().unwrap().iter().map(|run| run["name"].as_str().unwrap()).collect();
+    let names: Vec<_> =
+        tree["runs"].as_array().unwrap().iter().map(|run| run["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["a", "b", "c"]);
     let listed = api.json(200, "GET /v1/runs?with=usage&order=newest", Value::Null);
     let runs = listed["runs"].as_array().unwrap();
