@@ -117,6 +117,20 @@ fn redacted_reader_sees_no_hashes_of_redacted_content() {
         placeholders.extend(found);
     }
     assert_eq!(placeholders.len(), 1, "the same value has the same placeholder: {placeholders:?}");
+    for command in [
+        "run.failure r",
+        "run.suspect r",
+        "run.diff r r",
+        "run.forks r",
+        "run.list with usage",
+        "run.view r 1",
+    ] {
+        let (reply, _) = client.bytes(format!("{command}\r\n").as_bytes());
+        assert!(
+            !reply.starts_with('-') && !hidden.iter().any(|hidden| reply.contains(hidden)),
+            "{command}: {reply}"
+        );
+    }
     // Another profile shows other content; a missing profile shows none.
     let as_profile = |profile: &str| {
         let mut grant = grant.clone();
@@ -129,9 +143,14 @@ fn redacted_reader_sees_no_hashes_of_redacted_content() {
     for gone in ["gone", "raw"] {
         assert!(as_profile(gone).starts_with(&format!("-NOPERM this token's profile {gone}")));
     }
-    for command in
-        ["frame.get r 1 response", "run.replay r question", "xrange r - +", "get r", "snap.get r 1"]
-    {
+    for command in [
+        "frame.get r 1 response",
+        "run.blame r",
+        "run.replay r question",
+        "xrange r - +",
+        "get r",
+        "snap.get r 1",
+    ] {
         let (reply, _) = client.bytes(format!("{command}\r\n").as_bytes());
         assert!(reply.starts_with("-NOPERM"), "{command}: {reply}");
     }
