@@ -101,11 +101,12 @@ impl CompareScreen {
             form => format!(", {} the same in other bytes", count(form as u64)),
         };
         format!(
-            "{} beside {}: {} the same{form}, {} differ",
+            "{} beside {}: {} the same{form}, {} {}",
             look.one_line(&self.a.info().name),
             look.one_line(&self.b.info().name),
             plural(same as u64, "frame"),
-            count(differ as u64)
+            count(differ as u64),
+            if differ == 1 { "differs" } else { "differ" }
         )
     }
 

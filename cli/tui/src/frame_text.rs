@@ -162,12 +162,8 @@ pub(crate) fn facts(view: &FrameView) -> Vec<String> {
         facts.extend(tokens(usage));
     }
     let answer = view.response.as_ref().map_or(0, |body| body.bytes);
-    facts.push(format!(
-        "began {}, {} in, {} out",
-        time(view.began_ns),
-        bytes(view.request.bytes),
-        bytes(answer)
-    ));
+    facts.push(format!("began {}", time(view.began_ns)));
+    facts.push(format!("{} in, {} out", bytes(view.request.bytes), bytes(answer)));
     if let Some(parent) = view.parent {
         facts.push(format!("called by frame {parent}"));
     }
@@ -188,7 +184,10 @@ fn tokens(usage: &ShownUsage) -> Option<String> {
 
 fn show_message(message: &ConversationMessage, mark: &str, lines: &mut TextLines) {
     let at = message.at.as_ref().map_or(String::new(), |at| format!("  {at}"));
-    lines.add(LineKind::Title, 0, &format!("{mark}{}{at}", message.role));
+    // The heading above a plain answer says as much as its role.
+    if message.role != "output" {
+        lines.add(LineKind::Title, 0, &format!("{mark}{}{at}", message.role));
+    }
     for part in &message.parts {
         show_part(part, lines);
     }

@@ -567,11 +567,11 @@ impl RunScreen {
 /// Facts with a column of their own: also hashes, headers and tools.
 fn side_facts(view: &FrameView) -> Vec<String> {
     let mut facts = frame_text::facts(view);
-    if let Some(hash) = &view.request.blake3 {
-        facts.push(format!("request {hash}"));
-    }
-    if let Some(hash) = view.response.as_ref().and_then(|body| body.blake3.as_ref()) {
-        facts.push(format!("response {hash}"));
+    let bodies = [("request", Some(&view.request)), ("response", view.response.as_ref())];
+    for (name, body) in bodies {
+        if let Some((first, last)) = body.and_then(|body| body.blake3.as_ref()?.split_at_checked(32)) {
+            facts.push(format!("BLAKE3 of the {name}\n  {first}\n  {last}"));
+        }
     }
     if !view.tools.is_empty() {
         facts.push(format!("tools offered: {}", view.tools.join(", ")));
