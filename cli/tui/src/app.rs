@@ -97,7 +97,7 @@ impl App {
         }
         match self.above.last_mut() {
             None => {
-                self.runs.reload(&self.source);
+                self.runs.refresh(&self.source);
                 true
             }
             Some(Screen::Run(run)) => run.refresh(&self.source),

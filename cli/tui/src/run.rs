@@ -15,8 +15,6 @@ use crate::runs::{run_facts, run_severity};
 use crate::source::RunSource;
 use crate::wrap::{left, right};
 
-/// Frames of a timeline that are read at a time.
-const READ_FRAMES: usize = 10_000;
 /// Frames that one tick of a search reads.
 const SEARCHED_FRAMES: usize = 20;
 /// From this width on, facts about the frame have a column of their own.
@@ -587,16 +585,7 @@ fn side_facts(view: &FrameView) -> Vec<String> {
 }
 
 fn read_rows(source: &RunSource, reader: &RunReader) -> Result<Vec<TimelineFrame>, String> {
-    let mut rows = Vec::new();
-    let mut from = 1;
-    loop {
-        let part = source.timeline(reader, from, READ_FRAMES)?;
-        rows.extend(part.frames);
-        match part.next {
-            Some(next) => from = next,
-            None => return Ok(rows),
-        }
-    }
+    source.timeline(reader).map(|all| all.frames)
 }
 
 fn holds(view: &FrameView, text: &str) -> bool {

@@ -68,6 +68,8 @@ pub(crate) struct RunsScreen {
     pub(crate) filter: StatusFilter,
     pub(crate) text: String,
     error: Option<String>,
+    /// The first rows of the list as they were read last: whether the list has to be read anew.
+    head: Vec<(RunUid, Status, u32)>,
 }
 
 impl RunsScreen {
@@ -77,6 +79,20 @@ impl RunsScreen {
         screen
     }
 
+    /// Reads the list anew if its first rows differ: a run began, went on, ended or was dropped.
+    pub(crate) fn refresh(&mut self, source: &RunSource) {
+        if self.error.is_some() || self.read_head(source) != self.head {
+            self.reload(source);
+        }
+    }
+
+    fn read_head(&self, source: &RunSource) -> Vec<(RunUid, Status, u32)> {
+        let filter = RunFilter { statuses: self.filter.statuses(), ..RunFilter::default() };
+        let page = source.page(&filter, None, PAGE_RUNS);
+        let row = |run: &annals::RunReader| (run.info().uid, run.info().status, run.info().frames);
+        page.map(|page| page.runs.iter().map(row).collect()).unwrap_or_default()
+    }
+
     /// Reads the list anew, and keeps the selected run.
     pub(crate) fn reload(&mut self, source: &RunSource) {
         let selected = self.selected_run().map(|info| info.uid);
@@ -84,6 +100,7 @@ impl RunsScreen {
         (self.rows, self.shown, self.next, self.is_complete) = (Vec::new(), Vec::new(), None, false);
         self.error = None;
         self.read(source, wanted);
+        self.head = self.read_head(source);
         match selected.and_then(|uid| self.shown.iter().position(|at| self.rows[*at].uid == uid)) {
             Some(at) => self.selected = at,
             None => self.selected = self.selected.min(self.shown.len().saturating_sub(1)),

@@ -93,9 +93,9 @@ impl RunSource {
         self.redactor.as_ref().map_or_else(|| value.to_owned(), |by| by.text(value))
     }
 
-    pub(crate) fn timeline(&self, reader: &RunReader, from: u32, limit: usize) -> Result<Timeline, String> {
+    pub(crate) fn timeline(&self, reader: &RunReader) -> Result<Timeline, String> {
         let prices = (self.prices)(reader);
-        timeline(reader, from, limit, &prices, self.redactor.as_ref()).map_err(|error| error.to_string())
+        timeline(reader, 1, usize::MAX, &prices, self.redactor.as_ref()).map_err(|error| error.to_string())
     }
 
     pub(crate) fn view(&self, reader: &RunReader, seq: u32, all: bool) -> Result<FrameView, String> {

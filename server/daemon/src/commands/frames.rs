@@ -8,7 +8,9 @@ use crate::command_table::CommandHandler;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_policy::profiles::Redactor;
 use annals_proxy::run_prices;
-use annals_review::{FrameViewOptions, TEXT_BYTES_MAX, TIMELINE_FRAMES, frame_view, timeline};
+use annals_review::{
+    FrameViewOptions, TEXT_BYTES_MAX, TIMELINE_FRAMES, TIMELINE_FRAMES_MAX, frame_view, timeline,
+};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
 pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
@@ -85,7 +87,7 @@ fn show_timeline(call: &mut CommandCall<'_, '_>) -> CommandResult {
         if word_is(option, "FROM") {
             from = number::<u32>(value)?;
         } else if word_is(option, "LIMIT") {
-            limit = number::<usize>(value)?;
+            limit = number::<usize>(value)?.min(TIMELINE_FRAMES_MAX);
         } else {
             return Err(syntax());
         }

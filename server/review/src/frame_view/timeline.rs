@@ -10,7 +10,7 @@ use super::facts::FrameFacts;
 use super::lanes::Lanes;
 use super::view::{FrameKind, FrameStatus, ShownSeverity, as_text};
 
-/// Frames of one part of a timeline: by default, and at most.
+/// Frames of one part of a timeline: by default, and at most for a client of the daemon.
 pub const TIMELINE_FRAMES: usize = 512;
 pub const TIMELINE_FRAMES_MAX: usize = 10_000;
 
@@ -46,7 +46,8 @@ pub struct TimelineFrame {
     pub damage: Option<String>,
 }
 
-/// Reads the timeline of a run from frame `from` on, at most `limit` frames. Names are as the profile `by`
+/// Reads the timeline of a run from frame `from` on, at most `limit` frames. The records of
+/// all earlier frames are read too, for the lanes. Names are as the profile `by`
 /// shows them. A frame whose record is damaged has a row that says so.
 ///
 /// # Errors
@@ -60,7 +61,7 @@ pub fn timeline(
 ) -> annals::Result<Timeline> {
     let total = reader.info().frames;
     let from = from.max(1);
-    let limit = u32::try_from(limit.clamp(1, TIMELINE_FRAMES_MAX)).unwrap_or(u32::MAX);
+    let limit = u32::try_from(limit.max(1)).unwrap_or(u32::MAX);
     let last = total.min(from.saturating_add(limit - 1));
     let mut lanes = Lanes::default();
     let mut frames = Vec::new();
