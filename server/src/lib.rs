@@ -52,8 +52,8 @@ pub use annals_review::memory_input::remember_json;
 pub use annals_review::memory_redaction::{redacted_entry, redacted_hits};
 pub use annals_review::memory_retention::delete_expired_memories;
 pub use annals_review::run_memory::{
-    CONVERSATION_TAG, MEMORY_FOR_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG, RememberOutcome,
-    TENANT_TAG, remember_imported,
+    CONVERSATION_TAG, MEMORY_COMMITS_TAG, MEMORY_FOR_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG,
+    RememberOutcome, TENANT_TAG, remember_imported,
 };
 pub use annals_review::suspect;
 pub use annals_review::{

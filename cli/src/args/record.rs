@@ -71,6 +71,10 @@ pub(crate) struct NewRunArgs {
     /// it after that [default: for ever, also when retention drops the run]
     #[arg(long, value_name = "TIME", conflicts_with = "no_memory")]
     pub(crate) memory_for: Option<String>,
+    /// Add the commit log to the run's memory: each frame of a question with its time, hashes and beginnings of its
+    /// bodies. `annals recall --projection commits` shows it [default: off]
+    #[arg(long, conflicts_with = "no_memory")]
+    pub(crate) with_commits: bool,
     /// Policy for sampling: a TOML file, or "default". A run that the sampling leaves out is dropped when it
     /// ends. If a daemon holds the store, the daemon's policy applies
     #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use annals::{RunSpec, retention::parse_duration_ns};
 use annals_server::{
-    CONVERSATION_TAG, CacheUse, CaptureReport, Destination, HostPattern, MEMORY_FOR_TAG, MEMORY_OFF,
-    MEMORY_ON, MEMORY_TAG, Mounts, NetworkPolicy, PRINCIPAL_TAG, Program, RecordOptions, RecordingSummary,
-    TENANT_TAG, TrafficReport, UpstreamGuard, Variable,
+    CONVERSATION_TAG, CacheUse, CaptureReport, Destination, HostPattern, MEMORY_COMMITS_TAG, MEMORY_FOR_TAG,
+    MEMORY_OFF, MEMORY_ON, MEMORY_TAG, Mounts, NetworkPolicy, PRINCIPAL_TAG, Program, RecordOptions,
+    RecordingSummary, TENANT_TAG, TrafficReport, UpstreamGuard, Variable,
 };
 use annals_text::visible::is_hidden;
 
@@ -119,6 +119,9 @@ pub(super) fn tags(args: &NewRunArgs) -> CliResult<Vec<(String, String)>> {
             ));
         }
         tags.push((MEMORY_FOR_TAG.to_owned(), lasts.clone()));
+    }
+    if args.with_commits {
+        tags.push((MEMORY_COMMITS_TAG.to_owned(), MEMORY_ON.to_owned()));
     }
     if args.no_memory {
         tags.push((MEMORY_TAG.to_owned(), MEMORY_OFF.to_owned()));

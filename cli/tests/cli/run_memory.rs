@@ -239,6 +239,22 @@ fn memory_outlives_retention_until_forgotten_or_expired() {
     assert!(wrong.code == 2 && wrong.stderr.contains("180d"), "{wrong:?}");
 }
 
+/// S1.28: a snapshot carries the run's commit log if it is asked for.
+#[test]
+fn with_commits_recall_shows_frames() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    bench.recorded_with(&upstream, &["--run", "plain"], &["loan"]);
+    let commits = || bench.run_args(["recall", WHY, "--projection", "commits"]).text();
+    let plain = commits();
+    assert!(plain.contains("(no commit log captured)") && !plain.contains("#1 llm"), "{plain}");
+    bench.run_args(["forget", "plain", "--why", "replaced"]).ok();
+    bench.recorded_with(&upstream, &["--run", "logged", "--with-commits"], &["loan"]);
+    let logged = commits();
+    assert!(logged.contains("\n#1 llm ") && logged.contains("\n#2 llm "), "{logged}");
+    assert!(!logged.contains("(no commit log captured)"), "{logged}");
+    assert_eq!(bench.run("record --no-memory --with-commits -- true").code, 2);
+}
+
 /// A run that the cache answered is left out of memory. Regression: nobody was told.
 #[test]
 fn record_says_that_a_cached_run_is_not_remembered() {

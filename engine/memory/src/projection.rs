@@ -80,6 +80,7 @@ pub fn render(snapshot: &str, projection: Projection, score: f32) -> Option<Stri
     push_text(&mut out, "]\n");
     let decisions = snapshot.get("decisions").map_or(&[][..], JsValue::items);
     let tools = snapshot.get("toolCalls").map_or(&[][..], JsValue::items);
+    let commits = snapshot.get("commitLog").map_or(&[][..], JsValue::items);
     match projection {
         Projection::Decisions if decisions.is_empty() && tools.is_empty() => {
             push_text(&mut out, "(no decision evidence captured)\n");
@@ -94,6 +95,7 @@ pub fn render(snapshot: &str, projection: Projection, score: f32) -> Option<Stri
             push_text(&mut out, "\n");
             push_answer(&snapshot, &mut out);
         }
+        Projection::Commits if !commits.is_empty() => push_lines(commits, &mut out, push_commit),
         Projection::Commits if decisions.is_empty() => {
             push_text(&mut out, "(no commit log captured)\n");
             push_answer(&snapshot, &mut out);
@@ -132,6 +134,28 @@ fn push_lines(items: &[JsValue], out: &mut Vec<u16>, each: impl Fn(&JsValue, &mu
         }
         each(item, out);
     }
+}
+
+/// A frame of the run: `#3 tool getUser, 12 ms: {"id":42} → {"name":"Ana"}`. agentfootprint 9.62 has no such
+/// member, so the form is our own.
+fn push_commit(commit: &JsValue, out: &mut Vec<u16>) {
+    push_text(out, "#");
+    push_member(commit.get("frame"), out);
+    push_text(out, " ");
+    push_member(commit.get("component"), out);
+    if let Some(name) = commit.get("name") {
+        push_text(out, " ");
+        name.put_text(out);
+    }
+    push_text(out, ", ");
+    push_member(commit.get("durationMs"), out);
+    push_text(out, " ms: ");
+    push_member(commit.get("input").and_then(|body| body.get("preview")), out);
+    push_text(out, " \u{2192} ");
+    if matches!(commit.get("failed"), Some(JsValue::Bool(true))) {
+        push_text(out, "failed ");
+    }
+    push_member(commit.get("output").and_then(|body| body.get("preview")), out);
 }
 
 fn push_decision(decision: &JsValue, out: &mut Vec<u16>) {

@@ -13,6 +13,8 @@ mod entropy;
 mod key;
 mod named;
 mod number;
+#[cfg(test)]
+mod reference;
 mod seed;
 
 use std::cell::RefCell;

@@ -326,7 +326,7 @@ fn fact_word(text: &[u8], at: usize) -> Option<(Range<usize>, PersonFact)> {
     (!is_part).then_some((start..start + len, fact))
 }
 
-fn value_of_fact(text: &[u8], from: usize, fact: PersonFact) -> Option<Range<usize>> {
+pub(super) fn value_of_fact(text: &[u8], from: usize, fact: PersonFact) -> Option<Range<usize>> {
     let limit = text.len().min(from + BETWEEN_BYTES_MAX);
     let mut at = from;
     while at < limit {

@@ -239,7 +239,7 @@ pub(super) fn may_begin(text: &[u8], at: usize, named: bool, letterless: &mut Le
 }
 
 /// Whether a word before a number marks it as a phone number.
-fn says_phone(text: &[u8], at: usize, letterless: &mut LetterlessStretch) -> bool {
+pub(super) fn says_phone(text: &[u8], at: usize, letterless: &mut LetterlessStretch) -> bool {
     const WORDS: [&[u8]; 14] = [
         b"phone",
         b"telephone",
@@ -278,7 +278,7 @@ fn says_phone(text: &[u8], at: usize, letterless: &mut LetterlessStretch) -> boo
 }
 
 /// Whether the words directly before a number name it as a phone number: `Mobile: `, `phone number is `.
-fn names_phone(text: &[u8], at: usize, letterless: &mut LetterlessStretch) -> bool {
+pub(super) fn names_phone(text: &[u8], at: usize, letterless: &mut LetterlessStretch) -> bool {
     const NAMES: [&[u8]; 12] = [
         b"phone",
         b"telephone",

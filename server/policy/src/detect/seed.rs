@@ -158,7 +158,7 @@ fn may_be_listed(word: &[u8]) -> bool {
     beginning(word).is_some_and(bit)
 }
 
-fn is_listed(word: &[u8]) -> bool {
+pub(super) fn is_listed(word: &[u8]) -> bool {
     let range =
         beginning(word).and_then(|at| Some(usize::from(*STARTS.get(at)?)..usize::from(*STARTS.get(at + 1)?)));
     let words = range.and_then(|range| WORDS.get(range)).unwrap_or_default();

@@ -6,14 +6,14 @@
 
 use std::borrow::Cow;
 
-use annals::{Component, RecordedFrame};
+use annals::{Component, FrameInfo, RecordedFrame};
 use annals_memory::Memory;
 use memchr::memmem;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::snapshot::{SnapshotJson, ToolCallJson, arguments, preview};
+use super::snapshot::{CommitJson, CommittedBodyJson, SnapshotJson, ToolCallJson, arguments, preview};
 use annals_policy::exchange::{ExchangeMetadata, Headers, HttpExchange, VolatileExchange};
 use annals_policy::providers::{
     self, ApiShape, AskedQuestion, DECODED_BYTES_MAX, ModelApi, asked_question, decode, is_closing_answer,
@@ -25,6 +25,8 @@ const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of tool calls kept: the first ones. The same holds for decisions.
 const TOOL_CALLS_MAX: usize = 4096;
 const DECISIONS_MAX: usize = 4096;
+/// Maximum number of frames kept in commit logs: the first ones.
+const COMMITS_MAX: usize = 4096;
 /// Maximum bytes of all decisions together.
 const DECISIONS_BYTES_MAX: usize = 16 << 20;
 /// Maximum bytes of all kept quotes together.
@@ -65,6 +67,11 @@ pub(super) struct RunConversations {
     current: Option<usize>,
     /// Decisions stated before the first question.
     early_decisions: Vec<Box<RawValue>>,
+    /// Frames before the first question, for its commit log.
+    early_commits: Vec<CommitJson>,
+    commits: usize,
+    /// Whether the snapshots get commit logs.
+    with_commits: bool,
     decisions: usize,
     decisions_bytes: usize,
     tool_calls: usize,
@@ -108,6 +115,25 @@ fn chat_exchange(frame: &RecordedFrame) -> Option<(ExchangeMetadata, Vec<u8>)> {
     Some((exchange, [HEAD, &frame.output, TAIL].concat()))
 }
 
+/// What names a frame in the commit log.
+#[derive(Debug, Default, Deserialize)]
+struct CommitNames {
+    #[serde(default)]
+    call: Option<CommitCall>,
+    #[serde(default)]
+    http: Option<CommitHttp>,
+}
+
+#[derive(Debug, Deserialize)]
+struct CommitCall {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct CommitHttp {
+    path: String,
+}
+
 /// The decisions in a frame's metadata.
 #[derive(Deserialize)]
 struct DecisionsMetadata {
@@ -117,8 +143,33 @@ struct DecisionsMetadata {
 
 impl RunConversations {
     /// Starts with a run that began at `run_began_ns`.
-    pub(super) fn new(run_began_ns: u64) -> Self {
-        Self { run_began_ns, ..Self::default() }
+    pub(super) fn new(run_began_ns: u64, with_commits: bool) -> Self {
+        Self { run_began_ns, with_commits, ..Self::default() }
+    }
+
+    /// Adds a frame to the commit log of the question that is being worked on.
+    pub(super) fn add_commit(&mut self, info: &FrameInfo, frame: &RecordedFrame) {
+        if self.commits == COMMITS_MAX {
+            self.is_cut = true;
+            return;
+        }
+        self.commits += 1;
+        let named = serde_json::from_slice::<CommitNames>(&info.metadata).unwrap_or_default();
+        let commit = CommitJson {
+            frame: info.seq,
+            parent: info.parent,
+            component: info.component.name().to_owned(),
+            name: named.call.map(|call| call.name).or(named.http.map(|http| http.path)),
+            started_at: info.started_ns / 1_000_000,
+            duration_ms: info.duration_ns / 1_000_000,
+            failed: info.error || info.incomplete,
+            input: CommittedBodyJson::new(&frame.input),
+            output: CommittedBodyJson::new(&frame.output),
+        };
+        match self.current.and_then(|at| self.questions.get_mut(at)) {
+            Some(question) => question.snapshot.commit_log.get_or_insert_default().push(commit),
+            None => self.early_commits.push(commit),
+        }
     }
 
     /// Whether a frame of this component is read.
@@ -249,6 +300,7 @@ impl RunConversations {
             QuestionSnapshot { key: Some(asked.key), frame: seq, ..QuestionSnapshot::default() };
         question.snapshot.query.clone_from(&asked.text);
         question.snapshot.decisions = std::mem::take(&mut self.early_decisions);
+        question.snapshot.commit_log = self.with_commits.then(|| std::mem::take(&mut self.early_commits));
         self.texts_bytes += asked.text.len();
         self.questions.push(question);
         Some(self.questions.len() - 1)

@@ -19,7 +19,8 @@ mod snapshot;
 
 pub use remember::{EmbedderFn, FROM_CACHE, RememberOutcome, remember_ended, remember_imported};
 pub use run_identity::{
-    CONVERSATION_TAG, MEMORY_FOR_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG, TENANT_TAG,
+    CONVERSATION_TAG, MEMORY_COMMITS_TAG, MEMORY_FOR_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG,
+    TENANT_TAG,
 };
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::conversation::{QuestionSnapshot, RunConversations};
-use super::run_identity::{MEMORY_FOR_TAG, MEMORY_ON, MEMORY_TAG, RunIdentity, run_identity};
+use super::run_identity::{
+    MEMORY_COMMITS_TAG, MEMORY_FOR_TAG, MEMORY_ON, MEMORY_TAG, RunIdentity, run_identity,
+};
 use super::snapshot::SnapshotJson;
 
 /// Makes the embedder of a namespace. Called only once an entry needs a vector.
@@ -81,10 +83,10 @@ pub(super) fn remember_reader(
             return Ok(RememberOutcome::Skipped(why));
         }
     };
-    let read = read_questions(reader)?;
+    let has_tag = |wanted: &str| info.tags.iter().any(|(key, value)| key == wanted && value == MEMORY_ON);
+    let read = read_questions(reader, has_tag(MEMORY_COMMITS_TAG))?;
     let is_what_if = info.parent.is_some() || read.is_from_cache;
-    let is_wanted = info.tags.iter().any(|(key, value)| key == MEMORY_TAG && value == MEMORY_ON);
-    if is_what_if && !is_wanted {
+    if is_what_if && !has_tag(MEMORY_TAG) {
         let why = if read.is_from_cache { FROM_CACHE } else { "it is a what-if: a fork" };
         return Ok(RememberOutcome::Skipped(why));
     }
@@ -140,7 +142,7 @@ pub(super) fn remember_reader(
     if is_cut {
         return Err(annals::Error::new(
             ErrorKind::Invalid,
-            "only a part of the run is remembered: it has more questions, tool calls or decisions than fit",
+            "only a part of the run is remembered: it has more questions, tool calls, decisions or commits than fit",
         ));
     }
     Ok(RememberOutcome::Stored(identity, ids))
@@ -149,7 +151,7 @@ pub(super) fn remember_reader(
 /// The snapshots of a run's questions as JSON.
 #[cfg(test)]
 pub(super) fn snapshots_json(reader: &RunReader) -> annals::Result<Vec<String>> {
-    read_questions(reader)?.questions.iter().map(|question| to_json(&question.snapshot)).collect()
+    read_questions(reader, false)?.questions.iter().map(|question| to_json(&question.snapshot)).collect()
 }
 
 fn to_json(snapshot: &SnapshotJson) -> annals::Result<String> {
@@ -161,7 +163,7 @@ fn to_json(snapshot: &SnapshotJson) -> annals::Result<String> {
 struct ReadQuestions {
     /// The snapshots of the answered questions.
     questions: Vec<QuestionSnapshot>,
-    /// Whether questions, tool calls or decisions beyond a limit are left out.
+    /// Whether questions, tool calls, decisions or commits beyond a limit are left out.
     is_cut: bool,
     /// Whether the cache answered a call.
     is_from_cache: bool,
@@ -174,10 +176,10 @@ struct CacheMark {
     cached: Option<IgnoredAny>,
 }
 
-fn read_questions(reader: &RunReader) -> annals::Result<ReadQuestions> {
+fn read_questions(reader: &RunReader, with_commits: bool) -> annals::Result<ReadQuestions> {
     // The bytes were verified when they were stored, and they are only read here, not served.
     let reader = reader.unverified();
-    let mut conversations = RunConversations::new(reader.info().started_ns);
+    let mut conversations = RunConversations::new(reader.info().started_ns, with_commits);
     let mut is_from_cache = false;
     for seq in 1..=reader.info().frames {
         let info = reader.frame_info(seq)?;
@@ -185,6 +187,9 @@ fn read_questions(reader: &RunReader) -> annals::Result<ReadQuestions> {
             is_from_cache |=
                 serde_json::from_slice::<CacheMark>(&info.metadata).is_ok_and(|mark| mark.cached.is_some());
             conversations.add_call(seq, &reader.frame(seq)?);
+        }
+        if with_commits {
+            conversations.add_commit(&info, &reader.frame(seq)?);
         }
         conversations.add_decisions(&info.metadata);
     }

@@ -21,6 +21,9 @@ pub const MEMORY_ON: &str = "on";
 /// The tag that says how long the run's entries are kept, as `180d`; counts only on the run itself.
 pub const MEMORY_FOR_TAG: &str = "memory-for";
 
+/// The tag that adds the run's commit log to its entries if its value is [`MEMORY_ON`]; counts only on the run itself.
+pub const MEMORY_COMMITS_TAG: &str = "memory-commits";
+
 /// Maximum number of ancestors that are read.
 const FORKS_MAX: usize = 64;
 

@@ -25,6 +25,54 @@ pub(super) struct SnapshotJson {
     /// and its own calls.
     pub(super) duration_ms: u64,
     pub(super) token_usage: TokenUsageJson,
+    /// The frames of the question, if the run asked for them. agentfootprint's snapshots have no such member.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) commit_log: Option<Vec<CommitJson>>,
+}
+
+/// A frame of the run in the commit log. The hashes prove the bytes of a run that is kept elsewhere.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CommitJson {
+    pub(super) frame: u32,
+    /// The frame that caused it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) parent: Option<u32>,
+    pub(super) component: String,
+    /// The call's name, or the path of the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<String>,
+    pub(super) started_at: u64,
+    pub(super) duration_ms: u64,
+    pub(super) failed: bool,
+    pub(super) input: CommittedBodyJson,
+    pub(super) output: CommittedBodyJson,
+}
+
+/// A body in the commit log.
+#[derive(Debug, Serialize)]
+pub(super) struct CommittedBodyJson {
+    pub(super) bytes: usize,
+    /// BLAKE3 of the recorded bytes, in hexadecimal.
+    pub(super) blake3: String,
+    /// The beginning; empty if the body is not text.
+    pub(super) preview: String,
+}
+
+impl CommittedBodyJson {
+    pub(super) fn new(body: &[u8]) -> Self {
+        // A preview of a long body needs its first bytes alone.
+        let head = body.get(..body.len().min(4 * PREVIEW_UNITS_MAX)).unwrap_or_default();
+        let text = match std::str::from_utf8(head) {
+            Ok(text) => text,
+            // The cut may split a character.
+            Err(error) if body.len() > head.len() && error.error_len().is_none() => {
+                std::str::from_utf8(head.get(..error.valid_up_to()).unwrap_or_default()).unwrap_or_default()
+            }
+            Err(_) => "",
+        };
+        Self { bytes: body.len(), blake3: blake3::hash(body).to_hex().to_string(), preview: preview(text) }
+    }
 }
 
 /// A call of a tool.

@@ -745,3 +745,43 @@ fn memory_for_tag_sets_the_lifetime_of_entries() {
     let refused = remember_run(&bench.space, "wrong").unwrap_err().to_string();
     assert!(refused.contains("memory-for") && refused.contains("180d"), "{refused}");
 }
+
+/// S1.28: with the tag, an entry holds the frames of its question, and recall shows them. Without it, the snapshot is
+/// agentfootprint's alone.
+#[test]
+fn commit_log_is_kept_only_on_request_and_shown() {
+    let bench = bench();
+    let mut frames = chat_frames();
+    let mut tool = Frame::new(Component::Tool, r#"{"applicationId":"42"}"#, r#"{ "score": 580 }"#)
+        .metadata(r#"{"call":{"name":"lookupCreditBureau"}}"#);
+    tool.started_ns = Some(1_800_000_001 * SECOND_NS);
+    tool.duration_ns = 12_000_000;
+    frames.insert(1, tool);
+    let answer = frames[2].output.clone();
+    for (name, tags) in [("plain", None), ("logged", Some(("memory-commits", "on")))] {
+        let spec = RunSpec::new(name);
+        let spec = tags.into_iter().fold(spec, |spec, (key, value)| spec.tag(key, value));
+        bench.record_and_snapshot(spec, frames.clone());
+        remember_run(&bench.space, name).unwrap();
+    }
+    let memory = Memory::open(&bench.space).unwrap();
+    let value = |id: &str| memory.get(&Identity::default(), id).unwrap().unwrap().value().to_owned();
+    assert!(!value("run-plain").contains("commitLog"));
+    let logged: serde_json::Value = serde_json::from_str(&value("run-logged")).unwrap();
+    let log = logged["commitLog"].as_array().unwrap();
+    let seen: Vec<_> = log.iter().map(|commit| (&commit["frame"], &commit["component"])).collect();
+    assert_eq!(json!(seen), json!([[1, "llm"], [2, "tool"], [3, "llm"]]));
+    assert_eq!(log[2]["output"]["blake3"], blake3::hash(&answer).to_hex().as_str());
+    assert_eq!(
+        log[1]["output"],
+        json!({
+            "bytes": 16,
+            "blake3": blake3::hash(br#"{ "score": 580 }"#).to_hex().as_str(),
+            "preview": r#"{ "score": 580 }"#,
+        })
+    );
+    let shown = annals_memory::render(&value("run-logged"), annals_memory::Projection::Commits, 0.9).unwrap();
+    let line =
+        "#2 tool lookupCreditBureau, 12 ms: {\"applicationId\":\"42\"} \u{2192} { \"score\": 580 }\n#3 llm";
+    assert!(shown.contains(line), "{shown}");
+}

@@ -4,7 +4,7 @@
 //! ```text
 //! /proxy/[TOKEN@]RUN/MOUNT/v1/...                    the path
 //! x-annals-run: RUN, x-annals-token: TOKEN           headers, with /proxy/MOUNT/v1/...
-//! x-annals-tenant: T, -principal: P, -conversation: C, x-annals-memory: off, x-annals-memory-for: 180d
+//! x-annals-tenant: T, -principal: P, -conversation: C, x-annals-memory: off, x-annals-memory-for: 180d, -memory-commits: on
 //!                                                    headers in any form: tags of a new run
 //! Authorization: Bearer KEY+annals:[TOKEN:]RUN       behind a key, with /proxy/MOUNT/v1/...
 //! ```
@@ -33,12 +33,13 @@ const RUN: &str = "x-annals-run";
 const REPLAY: &str = "x-annals-replay";
 const TOKEN: &str = "x-annals-token";
 /// Headers that become tags of the run.
-const TAGS: [(&str, &str); 5] = [
+const TAGS: [(&str, &str); 6] = [
     ("x-annals-tenant", run_memory::TENANT_TAG),
     ("x-annals-principal", run_memory::PRINCIPAL_TAG),
     ("x-annals-conversation", run_memory::CONVERSATION_TAG),
     ("x-annals-memory", run_memory::MEMORY_TAG),
     ("x-annals-memory-for", run_memory::MEMORY_FOR_TAG),
+    ("x-annals-memory-commits", run_memory::MEMORY_COMMITS_TAG),
 ];
 
 /// Headers that clients send a key in.
