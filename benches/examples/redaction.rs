@@ -53,7 +53,7 @@ fn main() {
 }
 
 /// Pieces that each could make a detector search far from every position.
-const HOSTILE: [(&str, &str); 15] = [
+const HOSTILE: [(&str, &str); 25] = [
     ("sk-sk-...", "sk-"),
     ("lines of sk-a", "sk-a1\n"),
     ("xoxb-1-xoxb-1-...", "xoxb-1-"),
@@ -69,6 +69,17 @@ const HOSTILE: [(&str, &str); 15] = [
     ("dob dob ...", "dob "),
     ("&#64;&#64;...", "&#64;"),
     ("%41%41...", "%41"),
+    ("pwd='pwd='...", "pwd='"),
+    ("pwd='a1b2'...", "pwd='a1b2'"),
+    ("token=token=...", "token="),
+    ("1.1.1.1 1.1.1.1 ...", "1.1.1.1 "),
+    ("a.b@c.de a.b@c.de ...", "a.b@c.de "),
+    ("4111 1111 ...", "4111 1111 "),
+    ("0 0 0 ...", "0 "),
+    ("::1 ::1 ...", "::1 "),
+    ("zoo zoo ...", "zoo "),
+    // The slowest of 8,000 random ones: searched as written, decoded, and as JSON that was cut off.
+    ("cut JSON with references and IPs", "{\"delta\":\":&amp;base64,fe80::1"),
 ];
 
 fn repeat(piece: &str) -> Vec<u8> {

@@ -74,9 +74,7 @@ impl MemoryEntry {
     /// `Invalid` with the reason: not an object, a missing member, a member of the wrong type, or a malformed
     /// vector.
     pub fn parse(text: &str) -> Result<Self> {
-        if text.len() > ENTRY_BYTES_MAX {
-            return Err(Error::invalid(format!("a memory has at most {ENTRY_BYTES_MAX} bytes")));
-        }
+        check_len(text.len())?;
         let members: RawMembers = serde_json::from_str(text)
             .map_err(|e| Error::invalid(format!("a memory is a JSON object: {e}")))?;
         let members: Vec<(String, String)> =
@@ -167,6 +165,17 @@ impl MemoryEntry {
         }
     }
 
+    /// Checks the entry's size after members were set.
+    ///
+    /// # Errors
+    /// `Invalid` if the entry is too large.
+    pub(super) fn check_size(&self) -> Result<()> {
+        let quoted = |name: &str| serde_json::Value::from(name).to_string().len();
+        // A colon, and a comma or a bracket; and the other bracket.
+        let members = self.members.iter().map(|(name, value)| quoted(name) + value.len() + 2);
+        check_len(members.sum::<usize>() + 1)
+    }
+
     /// The entry as JSON text.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -211,6 +220,13 @@ pub(super) fn whole_ms(ms: f64) -> i64 {
 )]
 fn vector_number(number: f64) -> f32 {
     number as f32
+}
+
+fn check_len(bytes: usize) -> Result<()> {
+    if bytes > ENTRY_BYTES_MAX {
+        return Err(Error::invalid(format!("a memory has at most {ENTRY_BYTES_MAX} bytes")));
+    }
+    Ok(())
 }
 
 fn find_member<'a>(members: &'a [(String, String)], name: &str) -> Option<&'a str> {

@@ -456,8 +456,10 @@ pub(super) fn with_embedding(entry: &str, with: &dyn Embedder) -> Result<MemoryE
     if entry.embedding.is_none() {
         let vector = embed_one(&embedding_text(entry.value())?, with)?;
         set_embedding(&mut entry, vector.as_deref(), with)?;
+        // The members are set and read alike, so only the limit on an entry's size is left to check.
+        entry.check_size()?;
     }
-    MemoryEntry::parse(&entry.to_json())
+    Ok(entry)
 }
 
 /// Sets the members that agentfootprint writes before the vector.
@@ -494,10 +496,12 @@ fn set_trailing_members(entry: &mut MemoryEntry, identity: &Identity, turn: u64,
 fn set_embedding(entry: &mut MemoryEntry, vector: Option<&[f32]>, with: &dyn Embedder) -> Result<()> {
     if let Some(vector) = vector {
         entry.set_member("embedding", vector_json(vector)?);
+        entry.embedding = Some(vector.to_vec());
     }
     // The built-in embedder finds an entry by all its texts, even if its query holds no words.
     if vector.is_some() || with.id() == WordEmbedder::ID {
         entry.set_member("embeddingModel", serde_json::Value::from(with.id()).to_string());
+        entry.embedder = Some(with.id().to_owned());
     }
     Ok(())
 }
@@ -505,15 +509,24 @@ fn set_embedding(entry: &mut MemoryEntry, vector: Option<&[f32]>, with: &dyn Emb
 /// A vector as JSON; integers without a decimal point.
 fn vector_json(vector: &[f32]) -> Result<String> {
     let whole = |number: &f32| number.fract() == 0.0 && number.abs() < 1e6;
-    let texts: Vec<String> = vector
-        .iter()
-        .map(|number| match whole(number) {
+    let mut out = String::with_capacity(2 + 4 * vector.len());
+    for number in vector {
+        out.push(if out.is_empty() { '[' } else { ',' });
+        match whole(number) {
+            true if (0.0..10.0).contains(number) && number.is_sign_positive() => {
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a digit")]
+                out.push(char::from(b'0' + *number as u8));
+            }
             #[expect(clippy::cast_possible_truncation, reason = "a whole number below a million")]
-            true => Ok((*number as i32).to_string()),
-            false => serde_json::to_string(number).map_err(|e| Error::bug(e.to_string())),
-        })
-        .collect::<Result<_>>()?;
-    Ok(format!("[{}]", texts.join(",")))
+            true => out.push_str(&(*number as i32).to_string()),
+            false => out.push_str(&serde_json::to_string(number).map_err(|e| Error::bug(e.to_string()))?),
+        }
+    }
+    if out.is_empty() {
+        out.push('[');
+    }
+    out.push(']');
+    Ok(out)
 }
 
 /// The text to embed: a snapshot's query, or all texts of any other value in order.
@@ -536,4 +549,28 @@ fn embed_one(text: &str, with: &dyn Embedder) -> Result<Option<Vec<f32>>> {
     let vector = with.embed(&[text])?.into_iter().next();
     let vector = vector.ok_or_else(|| Error::bug(format!("{:?} gave no vector for a text", with.id())))?;
     Ok(Some(vector).filter(|vector| vector.iter().any(|number| *number != 0.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The members that the vector adds are not parsed again.
+    #[test]
+    fn entry_with_embedding_equals_its_json() {
+        for entry in [
+            r#"{"id":"a","value":{"query":"Why #42?","finalContent":"No"}}"#,
+            r#"{"id":"b","value":"","embedding":null,"embeddingModel":null}"#,
+            r#"{"id":"c","value":[1,"two"],"x\"y":1,"ttl":5}"#,
+            r#"{"id":"d","value":1,"embedding":[0.1,-0.0,12,1e7],"embeddingModel":"own"}"#,
+        ] {
+            let embedded = with_embedding(entry, &WordEmbedder).unwrap();
+            assert_eq!(MemoryEntry::parse(&embedded.to_json()).unwrap(), embedded, "{entry}");
+        }
+        assert_eq!(vector_json(&[]).unwrap(), "[]");
+        assert_eq!(
+            vector_json(&[0.0, -0.0, 9.0, 10.0, -1.0, 0.1, 1e7]).unwrap(),
+            "[0,0,9,10,-1,0.1,10000000.0]"
+        );
+    }
 }

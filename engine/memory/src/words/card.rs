@@ -28,10 +28,11 @@ const TIERS: [&str; 3] = ["hot", "warm", "cold"];
 pub(in super::super) struct Card {
     tier: u8,
     ttl_ms: Option<i64>,
-    main: BTreeSet<u32>,
-    rest: BTreeSet<u32>,
-    grams: BTreeSet<u16>,
-    identifiers: BTreeSet<u64>,
+    /// The sets are sorted.
+    main: Vec<u32>,
+    rest: Vec<u32>,
+    grams: Vec<u16>,
+    identifiers: Vec<u64>,
     /// The card's partition and number in the inverted index.
     pub(in super::super) number: Option<[u8; NUMBER_BYTES]>,
 }
@@ -63,8 +64,7 @@ impl Card {
         let value = JsValue::parse(entry.value()).map_err(|e| {
             Error::invalid(format!("a memory's value is no JSON: {} at byte {}", e.what, e.at))
         })?;
-        let mut card =
-            Self { tier: tier_number(entry.tier.as_deref()), ttl_ms: entry.ttl_ms, ..Self::default() };
+        let mut terms = CardTerms::default();
         match &value {
             JsValue::Object(members) if value.get("query").is_some() => {
                 let is_main = |name: &[u16]| {
@@ -72,30 +72,24 @@ impl Card {
                 };
                 for main in [true, false] {
                     for (_, member) in members.iter().filter(|(name, _)| is_main(name) == main) {
-                        member.for_each_text(&mut |text| card.add(text, main));
+                        member.for_each_text(&mut |text| terms.add(text, main));
                     }
                 }
             }
-            other => other.for_each_text(&mut |text| card.add(text, true)),
+            other => other.for_each_text(&mut |text| terms.add(text, true)),
         }
-        let rest = std::mem::take(&mut card.rest);
-        card.rest = rest.difference(&card.main).copied().collect();
-        Ok(card)
-    }
-
-    fn add(&mut self, text: &str, main: bool) {
-        terms::for_each_word(text, &mut |word| {
-            let words = if main { &mut self.main } else { &mut self.rest };
-            insert_bounded(words, terms::word_hash(word));
-            if !terms::is_common(word) {
-                terms::for_each_gram(word, &mut |gram| {
-                    insert_bounded(&mut self.grams, terms::gram_hash(gram))
-                });
-            }
-        });
-        terms::for_each_identifier(text, true, &mut |one| {
-            insert_bounded(&mut self.identifiers, terms::term_hash(one))
-        });
+        let main = terms.main.sorted();
+        let mut rest = terms.rest.sorted();
+        rest.retain(|word| main.binary_search(word).is_err());
+        Ok(Self {
+            tier: tier_number(entry.tier.as_deref()),
+            ttl_ms: entry.ttl_ms,
+            main,
+            rest,
+            grams: terms.grams.sorted(),
+            identifiers: terms.identifiers.sorted(),
+            number: None,
+        })
     }
 
     /// The card's bytes.
@@ -205,15 +199,79 @@ pub(in super::super) fn numbered(bytes: &[u8], number: &[u8; NUMBER_BYTES]) -> R
     Ok(out)
 }
 
-fn insert_bounded<T: Ord>(set: &mut BTreeSet<T>, one: T) {
-    if set.len() < SET_ENTRIES_MAX {
-        set.insert(one);
+/// The sets of a card that is being built.
+#[derive(Debug, Default)]
+struct CardTerms {
+    main: TermSet<u32>,
+    rest: TermSet<u32>,
+    grams: TermSet<u16>,
+    identifiers: TermSet<u64>,
+}
+
+impl CardTerms {
+    fn add(&mut self, text: &str, main: bool) {
+        terms::for_each_word(text, &mut |word| {
+            let words = if main { &mut self.main } else { &mut self.rest };
+            words.insert(terms::word_hash(word));
+            if !terms::is_common(word) {
+                terms::for_each_gram(word, &mut |gram| self.grams.insert(terms::gram_hash(gram)));
+            }
+        });
+        terms::for_each_identifier(text, true, &mut |one| self.identifiers.insert(terms::term_hash(one)));
+    }
+}
+
+/// A set of at most [`SET_ENTRIES_MAX`] terms, the first ones. Sorting a list once is cheaper than keeping a tree, so
+/// a tree serves only texts with as many words as that.
+#[derive(Debug, Default)]
+struct TermSet<T> {
+    list: Vec<T>,
+    tree: BTreeSet<T>,
+}
+
+impl<T: Ord + Copy> TermSet<T> {
+    fn insert(&mut self, one: T) {
+        if self.tree.is_empty() {
+            self.list.push(one);
+            if self.list.len() == SET_ENTRIES_MAX {
+                self.tree = self.list.drain(..).collect();
+            }
+        } else if self.tree.len() < SET_ENTRIES_MAX {
+            self.tree.insert(one);
+        }
+    }
+
+    fn sorted(self) -> Vec<T> {
+        if !self.tree.is_empty() {
+            return self.tree.into_iter().collect();
+        }
+        let mut list = self.list;
+        list.sort_unstable();
+        list.dedup();
+        list
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A set keeps the first terms that fit, whatever repeats among them.
+    #[test]
+    fn term_set_keeps_first_distinct_terms() {
+        let terms = |count: u32| (0..count).map(|number| number.wrapping_mul(0x9e37_79b9) % 100_000);
+        for count in [0, 1, 10, 65_535, 65_536, 65_537, 150_000, 300_000] {
+            let mut set = TermSet::default();
+            let mut tree = BTreeSet::new();
+            for term in terms(count) {
+                set.insert(term);
+                if tree.len() < SET_ENTRIES_MAX {
+                    tree.insert(term);
+                }
+            }
+            assert!(set.sorted() == tree.into_iter().collect::<Vec<_>>(), "{count}");
+        }
+    }
 
     #[test]
     fn card_round_trips_and_rejects_damage() {

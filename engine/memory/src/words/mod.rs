@@ -69,7 +69,7 @@ fn vector(text: &str) -> Vec<f32> {
         if terms::is_common(word) {
             return;
         }
-        count(terms::term_hash(&terms::stem(word)), WORD_WEIGHT);
+        count(terms::term_hash(terms::stem(word)), WORD_WEIGHT);
         terms::for_each_gram(word, &mut |gram| count(terms::term_hash(gram), 1.0));
     });
     vector

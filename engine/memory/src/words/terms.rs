@@ -1,5 +1,7 @@
 //! Splits a text into words with their stems, n-grams of letters, and identifiers.
 
+use std::cell::RefCell;
+
 /// Letters of an n-gram; the ends of a word count as letters.
 const GRAM_LETTERS: usize = 4;
 /// Maximum length of a word in letters; the rest of a longer word is ignored.
@@ -37,15 +39,55 @@ pub(super) fn is_common(word: &str) -> bool {
     COMMON.binary_search(&word).is_ok()
 }
 
+/// Maximum length of a term whose hash is cached, in bytes.
+const CACHED_BYTES_MAX: usize = 15;
+/// Number of cached hashes of a thread.
+const CACHED_TERMS: usize = 2048;
+
+/// The hashes of short terms: texts repeat their words and n-grams. A term's place follows from its bytes, and the
+/// last term there stays.
+struct TermHashes(Vec<(u128, u64)>);
+
+thread_local! {
+    static HASHES: RefCell<TermHashes> = const { RefCell::new(TermHashes(Vec::new())) };
+}
+
+impl TermHashes {
+    fn hash(&mut self, term: &str) -> u64 {
+        let mut key = [0; CACHED_BYTES_MAX + 1];
+        let Some(bytes) = key.get_mut(..term.len()).filter(|_| term.len() <= CACHED_BYTES_MAX) else {
+            return uncached_hash(term);
+        };
+        bytes.copy_from_slice(term.as_bytes());
+        // The length tells terms apart that end in zeros, and no key is 0, as the empty places are.
+        key[CACHED_BYTES_MAX] = u8::try_from(term.len()).unwrap_or(0) + 1;
+        let key = u128::from_le_bytes(key);
+        if self.0.is_empty() {
+            self.0.resize(CACHED_TERMS, (0, 0));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "both halves, and the upper bits of a product")]
+        let place = ((key as u64 ^ (key >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize;
+        let Some((known, hash)) = self.0.get_mut(place % CACHED_TERMS) else { return uncached_hash(term) };
+        if *known != key {
+            (*known, *hash) = (key, uncached_hash(term));
+        }
+        *hash
+    }
+}
+
+fn uncached_hash(term: &str) -> u64 {
+    blake3::hash(term.as_bytes()).as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
 /// A term's hash: the first eight bytes of its BLAKE3.
 pub(super) fn term_hash(term: &str) -> u64 {
-    blake3::hash(term.as_bytes()).as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    HASHES.with_borrow_mut(|hashes| hashes.hash(term))
 }
 
 /// The hash of a word as cards keep it: 32 bits of its stem's hash.
 pub(super) fn word_hash(word: &str) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "the low half")]
-    let low = term_hash(&stem(word)) as u32;
+    let low = term_hash(stem(word)) as u32;
     low
 }
 
@@ -61,7 +103,12 @@ pub(super) fn for_each_word(text: &str, each: &mut dyn FnMut(&str)) {
     let mut word = String::new();
     for found in text.split(|letter: char| !letter.is_alphanumeric()).filter(|found| !found.is_empty()) {
         word.clear();
-        word.extend(found.chars().take(WORD_LETTERS_MAX).flat_map(char::to_lowercase));
+        if found.is_ascii() {
+            word.push_str(found.get(..found.len().min(WORD_LETTERS_MAX)).unwrap_or_default());
+            word.make_ascii_lowercase();
+        } else {
+            word.extend(found.chars().take(WORD_LETTERS_MAX).flat_map(char::to_lowercase));
+        }
         each(&word);
         if has_hump(found) {
             for part in humps(found) {
@@ -95,9 +142,9 @@ fn humps(word: &str) -> Vec<&str> {
 
 /// A word without its ending, so that `rejected`, `rejects` and `rejecting` are equal. Only words of ASCII
 /// letters are shortened.
-pub(super) fn stem(word: &str) -> String {
+pub(super) fn stem(word: &str) -> &str {
     if word.len() <= STEM_LETTERS_MIN || !word.bytes().all(|letter| letter.is_ascii_lowercase()) {
-        return word.to_owned();
+        return word;
     }
     let fits = |ending: &&&str| word.ends_with(**ending) && word.len() - ending.len() >= STEM_LETTERS_MIN;
     let ending = ENDINGS.iter().find(fits).map_or(0, |ending| ending.len());
@@ -109,20 +156,30 @@ pub(super) fn stem(word: &str) -> String {
     {
         stem = stem.get(..stem.len() - 1).unwrap_or(stem);
     }
-    stem.to_owned()
+    stem
 }
 
 /// Gives the n-grams of a word, with marks at its ends. Words shorter than an n-gram have none.
 pub(super) fn for_each_gram(word: &str, each: &mut dyn FnMut(&str)) {
-    let marked: Vec<char> = std::iter::once('^').chain(word.chars()).chain(std::iter::once('$')).collect();
-    if marked.len() < GRAM_LETTERS + 2 {
+    if word.len() < GRAM_LETTERS {
         return;
     }
-    let mut gram = String::new();
-    for letters in marked.windows(GRAM_LETTERS) {
-        gram.clear();
-        gram.extend(letters);
-        each(&gram);
+    let mut marked = String::with_capacity(word.len() + 2);
+    marked.push('^');
+    marked.push_str(word);
+    marked.push('$');
+    if marked.is_ascii() {
+        for from in 0..=marked.len() - GRAM_LETTERS {
+            each(marked.get(from..from + GRAM_LETTERS).unwrap_or_default());
+        }
+        return;
+    }
+    if word.chars().count() < GRAM_LETTERS {
+        return;
+    }
+    let ends = marked.char_indices().skip(GRAM_LETTERS).map(|(at, _)| at).chain([marked.len()]);
+    for ((from, _), end) in marked.char_indices().zip(ends) {
+        each(marked.get(from..end).unwrap_or_default());
     }
 }
 
@@ -321,5 +378,24 @@ mod tests {
         for_each_gram("bags", &mut |gram| found.push(gram.to_owned()));
         for_each_gram("bag", &mut |gram| found.push(gram.to_owned()));
         assert_eq!(found, ["^bag", "bags", "ags$"]);
+        found.clear();
+        for_each_gram("\u{e9}t\u{e9}s", &mut |gram| found.push(gram.to_owned()));
+        for_each_gram("\u{e9}t\u{e9}", &mut |gram| found.push(gram.to_owned()));
+        assert_eq!(found, ["^\u{e9}t\u{e9}", "\u{e9}t\u{e9}s", "t\u{e9}s$"]);
+    }
+
+    /// The cache of hashes is direct: a term evicts another one, and must never be answered with its hash.
+    #[test]
+    fn cached_hashes_equal_blake3() {
+        let mut terms: Vec<String> =
+            (0..20_000).map(|number| format!("^{}", number * 7919 % 30_000)).collect();
+        terms.extend(
+            ["", "\0", "\0\0", "a", "a\0", "fifteen letters", "sixteen letters!", "\u{e9}t\u{e9}"]
+                .map(String::from),
+        );
+        for term in terms.iter().chain(terms.iter().rev()) {
+            let hash = blake3::hash(term.as_bytes());
+            assert_eq!(term_hash(term).to_le_bytes(), hash.as_bytes()[..8], "{term:?}");
+        }
     }
 }
