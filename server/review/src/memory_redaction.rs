@@ -56,7 +56,8 @@ pub fn redacted_entry(redactor: &Redactor, entry: &MemoryEntry) -> Result<Memory
 
 /// A JSON value as the reader sees it. What stands in its place and is no JSON becomes a text.
 fn redacted_json(redactor: &Redactor, value: &RawValue) -> serde_json::Result<Box<RawValue>> {
-    let shown = redactor.body(value.get().as_bytes(), None).bytes;
+    // As metadata: without the hashes of a commit log.
+    let shown = redactor.metadata(value.get().as_bytes()).bytes;
     match serde_json::from_slice::<Box<RawValue>>(&shown) {
         Ok(json) => Ok(json),
         Err(_) => to_raw_value(&String::from_utf8_lossy(&shown)),
@@ -80,6 +81,19 @@ mod tests {
     use annals_policy::profiles::Profile;
 
     use super::*;
+
+    /// A body is often short, so its hash in a commit log would confirm a guess of what is redacted.
+    #[test]
+    fn redacted_commit_log_holds_no_hashes() {
+        let hash = "d74981efa70a0c880b8d8c1985d075dbcbf679b99a5f9914e5aaf96b831a9e24";
+        let text = format!(
+            r#"{{"id":"r","value":{{"query":"q","commitLog":[{{"frame":1,"input":{{"bytes":9,"blake3":"{hash}","preview":"jo@example.org"}},"output":{{"blake3":"{hash}"}}}}]}}}}"#
+        );
+        let entry = MemoryEntry::parse(&text).unwrap();
+        let shown = redacted_entry(&Redactor::new(&Profile::safe(), [7; 32]), &entry).unwrap().to_json();
+        assert!(!shown.contains(hash) && !shown.contains("jo@"), "{shown}");
+        assert!(shown.contains("\"bytes\":9"), "{shown}");
+    }
 
     #[test]
     fn redacted_entry_keeps_times_and_loses_secrets_and_vector() {

@@ -140,9 +140,12 @@ pub fn encodings(metadata: &[u8]) -> (Option<String>, Option<String>) {
     (encoding(&of.volatile.request_headers), encoding(&of.volatile.response_headers))
 }
 
-/// The metadata values that would allow guesses to be tested: the request hash key, and the hashes.
-static METADATA_PATHS: LazyLock<Vec<Path>> = LazyLock::new(|| {
-    ["$.program.key", "$.volatile.asked"].iter().filter_map(|path| Path::parse(path).ok()).collect()
+/// The values that would allow guesses to be tested: in metadata, the request hash key and the hashes; in a memory's
+/// snapshot, the hashes of its commit log.
+static HASH_PATHS: LazyLock<Vec<Path>> = LazyLock::new(|| {
+    let paths =
+        ["$.program.key", "$.volatile.asked", "$.commitLog[*].input.blake3", "$.commitLog[*].output.blake3"];
+    paths.iter().filter_map(|path| Path::parse(path).ok()).collect()
 });
 
 impl Redactor {
@@ -152,7 +155,7 @@ impl Redactor {
         let own = profile.rules.as_ref().and_then(|rules| rules.key);
         let of_metadata = profile.rules.as_ref().map(|rules| {
             let mut rules = ProfileRules::clone(rules);
-            rules.paths.removed.extend(METADATA_PATHS.iter().cloned());
+            rules.paths.removed.extend(HASH_PATHS.iter().cloned());
             Arc::new(rules)
         });
         Self { profile: profile.clone(), key: own.unwrap_or(key), metadata_rules: of_metadata }
@@ -175,8 +178,8 @@ impl Redactor {
         }
     }
 
-    /// Redacts the metadata of a run or a frame. Hashes that would allow guesses to be tested are removed,
-    /// too.
+    /// Redacts the metadata of a run or a frame, or a memory's snapshot. Hashes that would allow guesses to be
+    /// tested are removed, too.
     #[must_use]
     pub fn metadata<'a>(&self, stored: &'a [u8]) -> RedactedBody<'a> {
         match &self.metadata_rules {
