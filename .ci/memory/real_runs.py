@@ -153,9 +153,11 @@ def costs_table(runs, entries):
         if len(entry["text"]) > len(largest.get(name, entry)["text"]) or name not in largest:
             largest[name] = entry
     rows = []
-    for task in sorted({run["task_id"] for run in runs.values()}):
-        trajectory = runs[f"{task}-0"]["traj"]
-        entry = largest[f"{task}-0"]
+    firsts = {}
+    for name, run in sorted(runs.items(), key=lambda named: named[1]["trial"]):
+        firsts.setdefault(run["task_id"], name)
+    for name in firsts.values():
+        trajectory, entry = runs[name]["traj"], largest[name]
         sizes = [tokens(json.dumps(message, ensure_ascii=False)) for message in trajectory]
         answers = [at for at, message in enumerate(trajectory) if message["role"] == "assistant"]
         again = sum(sum(sizes[:at]) for at in answers), sum(sizes[at] for at in answers)

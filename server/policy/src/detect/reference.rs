@@ -115,10 +115,7 @@ fn with_random_texts(check: impl Fn(&[u8])) {
     impl Drop for SeedOnPanic {
         fn drop(&mut self) {
             if std::thread::panicking() {
-                #[expect(clippy::print_stderr, reason = "the seed of a failed random test")]
-                {
-                    eprintln!("seed {}: run with ANNALS_SEED={} and the test's name", self.0, self.0);
-                }
+                eprintln!("seed {}: run with ANNALS_SEED={} and the test's name", self.0, self.0);
             }
         }
     }

@@ -6,7 +6,8 @@
 
 use std::borrow::Cow;
 
-use annals::{Component, FrameInfo, RecordedFrame};
+use annals::runs::FrameInfo;
+use annals::{Component, RecordedFrame};
 use annals_memory::Memory;
 use memchr::memmem;
 use serde::Deserialize;
