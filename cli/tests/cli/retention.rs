@@ -520,7 +520,7 @@ impl LineClient {
             b'$' => 1,
             b'*' => 2 * first[1..].trim().parse::<usize>().unwrap() - 1,
             b'+' => 0,
-            _ => panic!("{first}"),
+            _ => unreachable!("{first}"),
         };
         for _ in 0..rest {
             self.1.read_line(&mut first).unwrap();

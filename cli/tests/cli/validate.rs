@@ -7,6 +7,7 @@ use crate::CliBench;
 /// The committed report: `annals validate --json`, three runs of each class with three forks of each step.
 const REPORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/blame/tests/data/validate.json");
 
+#[expect(clippy::disallowed_methods, reason = "a test reads its own data")]
 fn committed() -> Value {
     serde_json::from_slice(&std::fs::read(REPORT).unwrap()).unwrap()
 }

@@ -209,10 +209,10 @@ impl App {
             KeyCode::Char('b') | KeyCode::PageUp => run.scroll_by(-page),
             KeyCode::Home if run.is_reading => run.scroll_by(isize::MIN / 2),
             KeyCode::Home => run.step(isize::MIN / 2),
-            KeyCode::Char('G') | KeyCode::End => run.to_end(),
+            KeyCode::Char('G') | KeyCode::End => run.go_to_end(),
             KeyCode::Enter | KeyCode::Right | KeyCode::Char('l') => run.is_reading = true,
             KeyCode::Char('f') => self.message = Some(run.next_filter()),
-            KeyCode::Char('e') => run.to_first_to_read(source),
+            KeyCode::Char('e') => run.go_to_first_to_read(source),
             KeyCode::Char('r') => run.next_raw(),
             KeyCode::Char('d') => run.toggle_changes(),
             KeyCode::Char('a') => run.toggle_all(),
@@ -247,7 +247,8 @@ impl App {
                 prompt.text.push(c);
             }
             KeyCode::Backspace => {
-                if prompt.text.pop().is_none() {
+                let was_empty = prompt.text.pop().is_none();
+                if was_empty {
                     self.prompt = None;
                 }
             }

@@ -216,7 +216,7 @@ impl RunScreen {
     }
 
     /// The last frame, or the end of the frame that is read.
-    pub(crate) fn to_end(&mut self) {
+    pub(crate) fn go_to_end(&mut self) {
         match self.is_reading {
             true => self.scroll = self.lines.len().saturating_sub(self.height),
             false => self.move_to(usize::MAX),
@@ -236,7 +236,7 @@ impl RunScreen {
         }
     }
 
-    pub(crate) fn to_first_to_read(&mut self, source: &RunSource) {
+    pub(crate) fn go_to_first_to_read(&mut self, source: &RunSource) {
         let seq = self.first_to_read(source);
         self.select(seq);
     }

@@ -107,7 +107,8 @@ fn run(
             loop {
                 match event::read()? {
                     Event::Key(key) if key.kind != KeyEventKind::Release => {
-                        if app.press(key) == Flow::Quit {
+                        let flow = app.press(key);
+                        if flow == Flow::Quit {
                             return Ok(TerminalEnd::Quit);
                         }
                     }

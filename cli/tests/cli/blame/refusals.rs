@@ -110,6 +110,7 @@ fn runs_that_cannot_run_again_are_refused() {
 
 /// The directory is part of how the program ran.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a user removes a directory")]
 fn run_whose_directory_is_gone_needs_another_command() {
     let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(1));
     std::fs::create_dir(bench.path("work")).unwrap();

@@ -757,7 +757,7 @@ fn commit_log_is_kept_only_on_request_and_shown() {
     tool.started_ns = Some(1_800_000_001 * SECOND_NS);
     tool.duration_ns = 12_000_000;
     frames.insert(1, tool);
-    let answer = frames[2].output.clone();
+    let answer = frames[2].output.bytes().unwrap().to_vec();
     for (name, tags) in [("plain", None), ("logged", Some(("memory-commits", "on")))] {
         let spec = RunSpec::new(name);
         let spec = tags.into_iter().fold(spec, |spec, (key, value)| spec.tag(key, value));
