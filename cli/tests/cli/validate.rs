@@ -61,8 +61,9 @@ fn check_fails_if_a_class_is_worse_than_the_report() {
         assert!(refused.failed(2).contains(why));
     }
     bench.run("validate --check missing.json").failed(4);
-    bench.run("validate --competing --check none.json").failed(2);
-    bench.run("validate --seeds 3").failed(2);
+    let both = bench.run("validate --competing --check none.json");
+    assert!(both.code == 2 && both.stderr.contains("cannot be used with"), "{both:?}");
+    assert_eq!(bench.run("validate --seeds 3").code, 2);
 }
 
 /// The counterpart of tracefork's `bench --k --m-samples`: forks of each step, and how often the cases are drawn.

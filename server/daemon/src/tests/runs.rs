@@ -38,7 +38,7 @@ fn a_run_is_recorded_read_forked_and_verified() {
         run.fork r@2 end name e agent b -> *4|$4|name|$1|e|$3|uid|:4
         frame.add e llm a b -> -CONFLICT run e has ended (ok): fork it, or record into a new run
         run.fork r@2 end namespace other name e2 -> -NOTFOUND there is no run "r"
-        run.fork r@2 namespace default name e3 -> -ERR syntax error
+        run.fork r@2 namespace default name e3 -> -ERR there is no option "NAMESPACE" here
         run.fork r@4 name h -> -NOTFOUND run "r" has no frame 4: it has 3
         run.fork r@0 name h -> -NOTFOUND run "r" has no frame 0: it has 3
         run.fork r name h -> -ERR a fork point is written run@seq
