@@ -164,7 +164,8 @@ def store(directory):
     with open(os.path.join(directory, "runs.json"), "w") as file:
         json.dump([{"task_id": 1, "trial": 0, "reward": 1.0, "traj": conversation},
                    {"task_id": 2, "trial": 0, "reward": 0.0, "traj": other}], file)
-    done = run(["import", "runs.json", "--id", "{task_id}-{trial}"], directory)
+    chat = ["--format", "chat", "--status-from", "reward"]
+    done = run(["import", *chat, "runs.json", "--id", "{task_id}-{trial}"], directory)
     assert done.returncode == 0, done.stderr
     listed = run(["runs", "--json"], directory)
     return [json.loads(line) for line in listed.stdout.splitlines()]
