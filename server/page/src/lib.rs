@@ -1,7 +1,7 @@
 //! The debugger page and the report file. Pure: no socket, no file, no clock; the daemon serves the assets, and
 //! the command line gives the data of a report.
 //!
-//! `assets/` holds one document, one style sheet and the scripts in the order of [`SCRIPT`]. There is no build step
+//! `assets/` holds one document, one style sheet and the scripts in the order of `SCRIPT`. There is no build step
 //! and no library: the scripts share one scope, and recorded text only ever becomes text nodes. A report is the same
 //! style and scripts in one file, with the data beside them, and asks no network.
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
