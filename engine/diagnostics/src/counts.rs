@@ -191,16 +191,13 @@ impl ObservationTimes {
 
     /// Whether enough rows failed and none was accepted since a time.
     pub(crate) fn is_misleading_since(&self, since_ms: u64) -> bool {
-        is_misleading_since(self.accepted, self.third_failed(), since_ms)
-    }
-
-    fn third_failed(&self) -> u64 {
-        self.failed[MISLEADING_FAILURES - 1]
+        let third = self.failed[MISLEADING_FAILURES - 1];
+        third > since_ms && self.accepted <= since_ms
     }
 
     /// Whether there is a start time for which it is misleading.
     pub(crate) fn is_candidate(&self) -> bool {
-        self.third_failed() > self.accepted
+        self.failed[MISLEADING_FAILURES - 1] > self.accepted
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -214,18 +211,13 @@ impl ObservationTimes {
     }
 }
 
-/// Whether enough rows failed and none was accepted since a time. The times are those of [`ObservationTimes`].
-pub(crate) fn is_misleading_since(accepted: u64, third_failed: u64, since_ms: u64) -> bool {
-    third_failed > since_ms && accepted <= since_ms
-}
-
 /// Reads an observation's times in a scope.
 pub(crate) fn observation_times(
     changes: &Changes<'_>,
     scope: &Scope,
     observation: &str,
 ) -> Result<ObservationTimes> {
-    match changes.get(Space::Counts, &keys::of_observation(scope, observation))? {
+    match changes.get(Space::Counts, &keys::of_observation(keys::OBSERVATION, scope, observation))? {
         Some(bytes) => ObservationTimes::decode(&bytes),
         None => Ok(ObservationTimes::default()),
     }
@@ -238,24 +230,15 @@ pub(crate) fn put_observation_times(
     observation: &str,
     (before, after): (ObservationTimes, ObservationTimes),
 ) {
-    let key = keys::of_observation(scope, observation);
+    let key = keys::of_observation(keys::OBSERVATION, scope, observation);
+    let candidate = keys::of_observation(keys::CANDIDATE, scope, observation);
     match after == ObservationTimes::default() {
         true => changes.delete(Space::Counts, key),
         false => changes.put(Space::Counts, key, after.encode()),
     }
-    let candidate = |times: ObservationTimes| {
-        times
-            .is_candidate()
-            .then(|| keys::candidate(scope, observation, times.accepted, times.third_failed()))
-    };
-    let (before, after) = (candidate(before), candidate(after));
-    if before == after {
-        return;
-    }
-    if let Some(key) = before {
-        changes.delete(Space::Counts, key);
-    }
-    if let Some(key) = after {
-        changes.put(Space::Counts, key, Vec::new());
+    match (before.is_candidate(), after.is_candidate()) {
+        (_, true) => changes.put(Space::Counts, candidate, after.encode()),
+        (true, false) => changes.delete(Space::Counts, candidate),
+        (false, false) => {}
     }
 }

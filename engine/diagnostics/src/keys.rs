@@ -66,29 +66,11 @@ pub(crate) fn scoped(kind: u8, scope: &Scope) -> Vec<u8> {
     key
 }
 
-/// The key of an observation's state.
-pub(crate) fn of_observation(scope: &Scope, observation: &str) -> Vec<u8> {
-    let mut key = scoped(OBSERVATION, scope);
+/// The key of an observation's state, or of its entry among the candidates.
+pub(crate) fn of_observation(kind: u8, scope: &Scope, observation: &str) -> Vec<u8> {
+    let mut key = scoped(kind, scope);
     key.extend_from_slice(observation.as_bytes());
     key
-}
-
-/// The key of an observation among the candidates. Its times are in the key, so that a question reads no values.
-pub(crate) fn candidate(scope: &Scope, observation: &str, accepted: u64, third_failed: u64) -> Vec<u8> {
-    let mut key = scoped(CANDIDATE, scope);
-    key.extend_from_slice(observation.as_bytes());
-    key.push(0);
-    key.extend_from_slice(&accepted.to_be_bytes());
-    key.extend_from_slice(&third_failed.to_be_bytes());
-    key
-}
-
-/// Reads a candidate's key after its scope: observation, accepted, third failed.
-pub(crate) fn read_candidate(rest: &[u8]) -> Option<(&str, u64, u64)> {
-    let (rest, third_failed) = rest.split_last_chunk::<8>()?;
-    let (rest, accepted) = rest.split_last_chunk::<8>()?;
-    let observation = std::str::from_utf8(rest.strip_suffix(&[0])?).ok()?;
-    Some((observation, u64::from_be_bytes(*accepted), u64::from_be_bytes(*third_failed)))
 }
 
 /// The key of a bucket of counts.
@@ -184,11 +166,7 @@ mod tests {
         assert_eq!(bytes, [&b"\x01\x01"[..], b"\x01\x02p\0", b"\x02o\0\x01", b"\x02o\0\x02p\0"]);
         let scope = Scope::of_filter(Some("o"), None);
         assert_eq!(bucket(&scope, 3, 258), b"c\x02o\0\x01\x03\0\0\0\0\0\0\x01\x02");
-        assert_eq!(of_observation(&scope, "x"), b"o\x02o\0\x01x");
-        let key = candidate(&scope, "x", 0, 258);
-        assert_eq!(key, b"m\x02o\0\x01x\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x02");
-        assert_eq!(read_candidate(&key[5..]), Some(("x", 0, 258)));
-        assert_eq!(read_candidate(&key[8..]), None);
+        assert_eq!(of_observation(CANDIDATE, &scope, "x"), b"m\x02o\0\x01x");
         assert_eq!(mention("x", 1, "s"), b"ix\0\0\0\0\0\0\0\0\x01s");
         assert_eq!(expiry(1, "s"), b"x\0\0\0\0\0\0\0\x01s");
         assert_eq!((setting(None), setting(Some("o"))), (b"s\x01".to_vec(), b"s\x02o\0".to_vec()));

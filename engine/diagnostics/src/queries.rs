@@ -11,7 +11,7 @@ use annals::{Error, Result};
 use crate::Diagnostics;
 use crate::category::FailureCategory;
 use crate::changes::{Changes, Space};
-use crate::counts::{self, CategoryCounts, malformed};
+use crate::counts::{self, CategoryCounts, ObservationTimes, malformed};
 use crate::keys::{self, Scope};
 use crate::record::{StoredRow, observation_counts};
 use crate::session::EdgeKey;
@@ -55,12 +55,11 @@ impl Diagnostics {
         }
         let prefix = keys::scoped(keys::CANDIDATE, &filter.scope());
         let mut ids = Vec::new();
-        for key in self.keyspaces.counts.scan(ScanRange::prefix(&prefix)).keys() {
-            let key = key?;
-            let candidate = key.get(prefix.len()..).and_then(keys::read_candidate);
-            let (id, accepted, third_failed) = candidate.ok_or_else(|| malformed("candidates"))?;
-            if counts::is_misleading_since(accepted, third_failed, filter.since_ms) {
-                ids.push(id.to_owned());
+        for found in self.keyspaces.counts.scan(ScanRange::prefix(&prefix)) {
+            let (key, value) = found?;
+            if ObservationTimes::decode(&value)?.is_misleading_since(filter.since_ms) {
+                let id = key.get(prefix.len()..).and_then(|id| std::str::from_utf8(id).ok());
+                ids.push(id.ok_or_else(|| malformed("candidates"))?.to_owned());
             }
         }
         Ok(ids)
