@@ -109,6 +109,16 @@ fn early_stopping_keeps_the_coverage_of_intervals() {
     }
 }
 
+/// A narrower interval at the early look would decide steps that a few more forks would leave open. The coverage
+/// above does not see that, because a stopped step is reported with the wide interval in any case.
+#[test]
+fn early_decision_needs_the_wide_interval_to_exclude_one_half() {
+    let schedule = ForkSchedule::new(10, true);
+    let decided = |flips| schedule.decided(flips, 6).is_some();
+    assert!(decided(0) && decided(6));
+    assert!((1..=5).all(|flips| !decided(flips)));
+}
+
 /// Shows that the test above can fail: with ordinary 95% intervals at many looks, coverage is lost.
 #[test]
 fn looking_at_every_fork_would_lose_coverage() {
