@@ -113,6 +113,9 @@ function changedLines(a, b) {
   return sides.map((lines) => lines.map((line, at) => [line, at >= head && at < lines.length - tail]));
 }
 
+/// The most runs that the daemon returns of a tree of forks.
+const FORKS_MAX = 1000;
+
 /// The forks of a run and of its origin: one row a run, the shared part drawn once.
 class ForksView {
   constructor(app, route) {
@@ -127,7 +130,7 @@ class ForksView {
     try {
       const { runs } = await withSkeleton(box, this.source.forks(this.run));
       replace(box, h("section", {}, h("h1", {}, "Forks of ", h("a", { href: routeHash(["run", runs[0].name]) }, visibleText(runs[0].name))),
-        h("p", { class: "dim" }, runs.length === 1 ? "There are none. On a frame of the run, x shows the commands that make one." : `${plural(runs.length - 1, "fork")}; a line begins at the frame where its run begins to differ.`),
+        h("p", { class: "dim" }, runs.length === 1 ? "There are none. On a frame of the run, x shows the commands that make one." : `${runs.length >= FORKS_MAX ? "The first " : ""}${plural(runs.length - 1, "fork")}${runs.length >= FORKS_MAX ? "; there may be more" : ""}; a line begins at the frame where its run begins to differ.`),
         forkTree(runs, this.run)));
     } catch (problem) {
       replace(box, h("p", { class: "why" }, visibleText(problem.message)));

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use annals::RunReader;
+use annals::{ErrorKind, RunReader};
 use annals_blame::load_blame;
 use annals_blame::ranking::{pairs, rows};
 use annals_policy::exchange::ExchangeMetadata;
@@ -106,9 +106,12 @@ fn forks(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let mut origin = space.run(run_name(call.word(1))?)?;
     for _ in 0..ANCESTORS_MAX {
         let Some(parent) = origin.info().parent.as_ref() else { break };
-        // A parent that was dropped cannot be shown: its fork is then the first of the tree.
-        let Ok(parent) = space.run_by_uid(parent.uid) else { break };
-        origin = parent;
+        origin = match space.run_by_uid(parent.uid) {
+            Ok(parent) => parent,
+            // A parent that was dropped cannot be shown: its fork is then the first of the tree.
+            Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => break,
+            Err(error) => return Err(error.into()),
+        };
     }
     let mut waiting = VecDeque::from([origin]);
     let mut found: Vec<RunReader> = Vec::new();
