@@ -111,8 +111,18 @@ pub(in super::super) fn put_ordinals(out: &mut Vec<u8>, ordinals: &[u16], count:
 
 /// Reads what [`put_ordinals`] wrote.
 pub(in super::super) fn read_ordinals(bytes: &[u8], count: usize) -> Result<Bitmap, CodecError> {
-    let mut reader = ByteReader::new(bytes, "postings of memories");
     let mut set = Bitmap::empty(count);
+    for_each_ordinal(bytes, count, &mut |ordinal| set.insert(ordinal))?;
+    Ok(set)
+}
+
+/// Calls `each` with what [`put_ordinals`] wrote.
+pub(super) fn for_each_ordinal(
+    bytes: &[u8],
+    count: usize,
+    each: &mut dyn FnMut(usize),
+) -> Result<(), CodecError> {
+    let mut reader = ByteReader::new(bytes, "postings of memories");
     match reader.u8()? {
         AS_GAPS => {
             let mut next = 0u64;
@@ -124,23 +134,24 @@ pub(in super::super) fn read_ordinals(bytes: &[u8], count: usize) -> Result<Bitm
                     )));
                 }
                 #[expect(clippy::cast_possible_truncation, reason = "below the count, which is a usize")]
-                set.insert(ordinal as usize);
+                each(ordinal as usize);
                 next = ordinal + 1;
             }
         }
         AS_BITS => {
             let bytes = reader.take(count.div_ceil(8))?;
+            let mut set = Bitmap::empty(count);
             for (word, eight) in set.words_mut().iter_mut().zip(bytes.chunks(8)) {
                 let mut padded = [0; 8];
                 padded.iter_mut().zip(eight).for_each(|(to, from)| *to = *from);
                 *word = u64::from_le_bytes(padded);
             }
             set.keep_only(&Bitmap::full(count));
+            set.iter().for_each(each);
         }
         other => return Err(CodecError::Header(format!("postings of memories have form {other}"))),
     }
-    reader.finish()?;
-    Ok(set)
+    reader.finish()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Keeping the index: numbers for new cards, parts of the tail's postings, merges, rebuilding.
 
 use std::any::Any;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use annals::kv::ScanRange;
 use annals::{Durability, Error, ErrorKind, KvBatch, Result};
@@ -12,10 +12,11 @@ use annals_store::sync::MutexGuard;
 use super::super::words::{Card, CardRead, numbered};
 use super::super::{Memory, PostingSpaces, RacePoint, reach};
 use super::find::{damaged, has_number, read_table};
+use super::merge::{FreshPostings, OldBuckets, merged_buckets};
 use super::meta::{PartInfo, PartList};
 use super::part::{
-    self, ENTRIES_MAX, Postings, TABLE_BLOCK, TableRow, bucket_bytes, bucket_count, bucket_key,
-    collect_postings, for_each_term, identity_hash, part_prefix, table_block_bytes, table_key,
+    ENTRIES_MAX, TABLE_BLOCK, TableRow, Term, bucket_count, bucket_key, for_each_term, identity_hash,
+    part_prefix, table_block_bytes, table_key,
 };
 use super::{Partition, card_number, number_of_key, partition_of};
 
@@ -461,8 +462,7 @@ impl Memory {
         }
         let buckets_of_old = old.iter().map(|part| part.buckets).min();
         let old_bytes: u64 = old.iter().map(|part| part.bytes).sum();
-        let mut fresh: BTreeMap<part::Term, Vec<u16>> = Postings::new();
-        let mut tail_bytes = 0;
+        let mut fresh: Vec<(Term, u16)> = Vec::new();
         for card in tail {
             let read = CardRead::parse(&card.bytes).map_err(|error| damaged(&error))?;
             let ordinal = u16::try_from(rows.len()).unwrap_or(u16::MAX);
@@ -473,45 +473,31 @@ impl Memory {
                 ttl_ms: read.ttl_ms,
             });
             range = Some((range.map_or(card.number, |(first, _)| first), card.number));
-            for_each_term(&read, &mut |term| {
-                tail_bytes += POSTING_BYTES;
-                fresh.entry(term).or_default().push(ordinal);
-            });
+            for_each_term(&read, &mut |term| fresh.push((term, ordinal)));
         }
-        let count = rows.len();
+        let (count, tail_bytes) = (rows.len(), fresh.len() * POSTING_BYTES);
         let expected = usize::try_from(old_bytes).unwrap_or(usize::MAX).saturating_add(tail_bytes);
         let buckets = bucket_count(expected);
         let ranges = buckets_of_old.map_or(1, |old| old.min(buckets));
-        let mut by_range: Vec<Postings> = (0..ranges).map(|_| Postings::new()).collect();
-        for (term, ordinals) in fresh {
-            if let Some(postings) = by_range.get_mut(term.bucket(ranges) as usize) {
-                postings.insert(term, ordinals);
-            }
-        }
+        let fresh = FreshPostings::new(&fresh, buckets);
         let id = list.next_id;
         list.next_id = id.checked_add(1).ok_or_else(|| Error::bug("the numbers of parts are used up"))?;
         let (mut batch, mut in_batch, mut bytes_written) = (self.space.batch(), 0, 0u64);
-        for (number, fresh) in (0u32..).zip(by_range) {
-            let mut postings = Postings::new();
+        for number in 0..ranges {
+            let mut read: Vec<OldBuckets<'_>> = Vec::with_capacity(old.len());
             for (part, ordinals) in old.iter().zip(&moved) {
                 let each = part.buckets / ranges;
-                for bucket in number * each..(number + 1) * each {
+                let buckets = (number * each..(number + 1) * each).map(|bucket| {
                     let bytes = spaces.postings.get(&bucket_key(partition, part.id, bucket))?;
-                    let bytes = bytes.ok_or_else(|| damaged(&missing_bucket()))?;
-                    collect_postings(&bytes, ordinals, &mut postings).map_err(|error| damaged(&error))?;
-                }
-            }
-            for (term, ordinals) in fresh {
-                postings.entry(term).or_default().extend(ordinals);
-            }
-            let mut by_bucket: BTreeMap<u32, Vec<(&part::Term, &Vec<u16>)>> = BTreeMap::new();
-            for (term, ordinals) in &postings {
-                by_bucket.entry(term.bucket(buckets)).or_default().push((term, ordinals));
+                    bytes.ok_or_else(|| damaged(&missing_bucket()))
+                });
+                read.push(OldBuckets { buckets: buckets.collect::<Result<_>>()?, ordinals });
             }
             let each = buckets / ranges;
-            for bucket in number * each..(number + 1) * each {
-                let terms = by_bucket.remove(&bucket).unwrap_or_default();
-                let bytes = bucket_bytes(terms.into_iter(), count);
+            let ends = (number * each, (number + 1) * each);
+            let merged =
+                merged_buckets(&read, &fresh, ends, buckets, count).map_err(|error| damaged(&error))?;
+            for (bucket, bytes) in (ends.0..).zip(merged) {
                 in_batch += bytes.len() + 64;
                 bytes_written += bytes.len() as u64;
                 batch.put(&spaces.postings, &bucket_key(partition, id, bucket), bytes);

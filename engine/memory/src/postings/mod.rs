@@ -18,6 +18,7 @@
 mod bitmap;
 mod find;
 mod maintain;
+mod merge;
 mod meta;
 mod part;
 

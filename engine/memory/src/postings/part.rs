@@ -1,11 +1,9 @@
 //! A part: the postings of some entries of a partition, in buckets, and the table of these entries.
 
-use std::collections::BTreeMap;
-
 use annals_store::codec::{ByteReader, CodecError, put_signed, put_varint};
 
 use super::super::words::CardRead;
-use super::bitmap::{Bitmap, put_ordinals, read_ordinals};
+use super::bitmap::Bitmap;
 
 /// Maximum number of entries of a part: their bits take 3 KiB, so that a bucket is seldom longer than a value that
 /// stands in its record.
@@ -30,7 +28,7 @@ pub(in super::super) enum Term {
 }
 
 impl Term {
-    fn parts(self) -> (u8, u64) {
+    pub(super) fn parts(self) -> (u8, u64) {
         match self {
             Self::Main(word) => (0, u64::from(word)),
             Self::Other(word) => (1, u64::from(word)),
@@ -84,33 +82,12 @@ pub(super) fn for_each_term(card: &CardRead<'_>, each: &mut dyn FnMut(Term)) {
     card.all_identifiers().for_each(|one| each(Term::Identifier(one)));
 }
 
-/// Postings by term: ascending ordinals.
-pub(super) type Postings = BTreeMap<Term, Vec<u16>>;
-
 /// Number of buckets for postings of this many bytes.
 pub(super) fn bucket_count(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(BUCKET_BYTES))
         .unwrap_or(BUCKETS_MAX)
         .clamp(1, BUCKETS_MAX)
         .next_power_of_two()
-}
-
-/// The bytes of a bucket with these terms; `count` is the part's number of entries.
-pub(super) fn bucket_bytes<'a>(
-    terms: impl Iterator<Item = (&'a Term, &'a Vec<u16>)>,
-    count: usize,
-) -> Vec<u8> {
-    let (mut out, mut list) = (Vec::new(), Vec::new());
-    for (term, ordinals) in terms {
-        let (kind, value) = term.parts();
-        out.push(kind);
-        put_varint(&mut out, value);
-        list.clear();
-        put_ordinals(&mut list, ordinals, count);
-        put_varint(&mut out, list.len() as u64);
-        out.extend_from_slice(&list);
-    }
-    out
 }
 
 /// Calls `each` with each term of a bucket and its postings as they stand there.
@@ -127,23 +104,6 @@ pub(super) fn for_each_posting<'a>(
         each(term, reader.take(length)?)?;
     }
     Ok(())
-}
-
-/// Adds a bucket's postings, with new ordinals; entries without one are left out.
-pub(super) fn collect_postings(
-    bytes: &[u8],
-    new_ordinals: &[Option<u16>],
-    all: &mut Postings,
-) -> Result<(), CodecError> {
-    for_each_posting(bytes, &mut |term, list| {
-        let set = read_ordinals(list, new_ordinals.len())?;
-        let moved = set.iter().filter_map(|ordinal| new_ordinals.get(ordinal).copied().flatten());
-        let mut moved = moved.peekable();
-        if moved.peek().is_some() {
-            all.entry(term).or_default().extend(moved);
-        }
-        Ok(())
-    })
 }
 
 /// An entry in a part's table.
@@ -228,29 +188,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_split_in_two_and_postings_round_trip() {
-        let mut postings = Postings::new();
-        for value in 0..500u32 {
-            postings.insert(Term::Main(value), vec![0, 3]);
-            postings.insert(Term::Other(value), vec![1]);
-            postings.insert(Term::Gram(value as u16), vec![0, 1, 2, 3]);
-            postings.insert(Term::Identifier(u64::from(value) << 40), vec![2]);
-        }
+    fn buckets_split_in_two() {
+        let values = 0..500u32;
+        let terms = values.flat_map(|value| {
+            [
+                Term::Main(value),
+                Term::Other(value),
+                Term::Gram(value as u16),
+                Term::Identifier(u64::from(value) << 40),
+            ]
+        });
         let mut loads = [0usize; 64];
-        for term in postings.keys() {
+        for term in terms {
             assert_eq!(term.bucket(1), 0);
             assert_eq!(term.bucket(64), term.bucket(128) / 2, "{term:?}");
             loads[term.bucket(64) as usize] += 1;
         }
         assert!(loads.iter().all(|load| (8..80).contains(load)), "{loads:?}");
-        let bytes = bucket_bytes(postings.iter(), 4);
-        let mut back = Postings::new();
-        collect_postings(&bytes, &[Some(0), Some(1), Some(2), Some(3)], &mut back).unwrap();
-        assert_eq!(back, postings);
-        let mut moved = Postings::new();
-        collect_postings(&bytes, &[Some(7), None, None, Some(8)], &mut moved).unwrap();
-        assert_eq!(moved[&Term::Main(1)], [7, 8]);
-        assert!(!moved.contains_key(&Term::Other(1)), "no entry is left of it");
         assert!(for_each_posting(&[4, 0, 1, 0], &mut |_, _| Ok(())).is_err(), "an unknown kind");
         assert!(for_each_posting(&[2, 128, 128, 4, 0], &mut |_, _| Ok(())).is_err(), "an n-gram of 17 bits");
     }
