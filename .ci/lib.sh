@@ -28,8 +28,17 @@ need_component() { # COMMAND COMPONENT
   rustup component add "$2"
 }
 
+# The last line is PASS, or FAIL with the step that failed.
+current_step="before the first step"
+one_result() {
+  local code=$?
+  if [ $code = 0 ]; then echo "PASS: all steps in $SECONDS s"; else echo "FAIL: $current_step"; fi
+  exit $code
+}
+
 step() { # NAME COMMAND...
   local name=$1 began=$SECONDS
+  current_step=$name
   shift
   echo "==> $name"
   "$@"

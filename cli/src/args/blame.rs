@@ -113,7 +113,7 @@ pub(crate) struct ValidateArgs {
     /// masked causes
     #[arg(long)]
     pub(crate) competing: bool,
-    /// Seeds of the competing causes: each has three runs with causes at random steps
+    /// Seeds of the competing causes: each has four runs with causes at random steps
     #[arg(long, value_name = "N", default_value_t = 3, requires = "competing", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) seeds: u32,
     /// Forks that run at the same time [default: the number of processors]

@@ -45,7 +45,7 @@ docs/retention.md says when bytes disappear without `forget`."
 )]
 pub(crate) struct ForgetArgs {
     /// Full name of the run
-    #[arg(required_unless_present_any = ["key", "blob"], conflicts_with_all = ["key", "blob"])]
+    #[arg(conflicts_with_all = ["key", "blob"])]
     pub(crate) run: Option<String>,
     /// Forget this key with all its versions, instead of a run
     #[arg(long, value_name = "KEY", conflicts_with = "blob")]

@@ -75,6 +75,7 @@ pub(super) fn run(global: &GlobalArgs, args: &BlameArgs, out: &mut CliOutput) ->
             door.reader(run).map_err(|_| format!("there is no run {run:?}"))
         })
         .map_err(|why| Failure::usage(why, "--with resample"))?,
+        more_coalitions: Vec::new(),
         jobs: args.jobs.map_or_else(processors, usize::from),
         settings,
     };

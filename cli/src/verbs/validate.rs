@@ -105,6 +105,10 @@ fn print_competing(report: &CompetingReport, args: &ValidateArgs, out: &mut CliO
         for wrong in &report.wrong {
             out.line(format_args!("  {wrong}"))?;
         }
+        out.line(report.summary())?;
+        if let Some(limitation) = report.limitation() {
+            out.line(format_args!("[LIMITATION] {limitation}"))?;
+        }
         out.line(format_args!(
             "{}: {}, {} of a scripted model",
             plural(u64::from(args.seeds), "seed"),
@@ -119,7 +123,7 @@ fn print_competing(report: &CompetingReport, args: &ValidateArgs, out: &mut CliO
 pub(super) fn agent(args: &ScriptedAgentArgs, out: &mut CliOutput) -> CliResult<()> {
     let script: AgentScript = serde_json::from_str(&args.script)
         .map_err(|error| Failure::usage(format!("this is no script: {error}"), "annals validate"))?;
-    let base = std::env::var("OPENAI_BASE_URL").unwrap_or_default();
+    let base = std::env::var(script.wire.variable()).unwrap_or_default();
     let (text, code) = run_agent(&script, &base).map_err(|error| {
         Failure::new(FailureCode::Usage, format!("the agent failed: {error}"), "annals validate")
     })?;

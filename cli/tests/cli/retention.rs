@@ -185,6 +185,10 @@ fn forget_erases_at_once_and_lists_remaining_holders() {
     let bench = recorded();
     bench.run("backup copy").ok();
     assert!(bench.run("forget l --why x").failed(4).contains("no run"));
+    // Without a target, all three kinds are named: the message of the argument parser named a run only.
+    let nothing = bench.run("forget --why x");
+    assert!(nothing.failed(2).contains("nothing to forget was named"));
+    assert!(bench.run("forget --why x").stderr.contains("name a run, --key KEY or --blob HASH"));
     let [told] = bench.run_args(["forget", "a", "--why", "asked for", "--json"]).json().try_into().unwrap();
     assert_eq!(
         (&told["forgotten"], &told["uid"], &told["why"]),

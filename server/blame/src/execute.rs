@@ -44,6 +44,8 @@ pub struct BlameOptions {
     pub oracle: Oracle,
     /// Changes the steps.
     pub perturbation: Perturbation,
+    /// Coalitions to try besides those of single steps and pairs, each as its perturbed steps in ascending order.
+    pub more_coalitions: Vec<Vec<u32>>,
     /// Forks that run at the same time.
     pub jobs: usize,
 }
@@ -202,10 +204,19 @@ impl Blamer {
         u64::from(BASE_FLAKY.saturating_sub(self.options.settings.base))
     }
 
+    /// The coalitions that do not depend on outcomes.
+    fn planned_coalitions(&self) -> Vec<Vec<u32>> {
+        let mut all = single_coalitions(&self.options.settings.steps);
+        all.extend(self.options.more_coalitions.iter().cloned());
+        all.sort();
+        all.dedup();
+        all
+    }
+
     /// Forks of coalitions of single steps, and of sampled orders.
     fn coalition_forks(&self) -> u64 {
         let settings = &self.options.settings;
-        let singles = if settings.coalitions == 0 { 0 } else { single_coalitions(&settings.steps).len() };
+        let singles = if settings.coalitions == 0 { 0 } else { self.planned_coalitions().len() };
         let orders = settings.steps.len() + 1;
         singles as u64 * u64::from(settings.coalitions) + orders as u64 * u64::from(settings.orders)
     }
@@ -311,7 +322,7 @@ impl Blamer {
             }
         }
         if settings.coalitions > 0 {
-            self.coalitions(rerunner, progress, &single_coalitions(&settings.steps))?;
+            self.coalitions(rerunner, progress, &self.planned_coalitions())?;
             let pairs = pair_coalitions(&progress.lock());
             self.coalitions(rerunner, progress, &pairs)?;
         }

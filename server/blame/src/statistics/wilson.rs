@@ -16,6 +16,13 @@ pub struct Interval {
     pub high: f64,
 }
 
+/// Before any trial every rate is possible.
+impl Default for Interval {
+    fn default() -> Self {
+        Self { low: 0.0, high: 1.0 }
+    }
+}
+
 impl Interval {
     /// Whether a value lies in it, ends included.
     #[must_use]
@@ -32,7 +39,7 @@ impl Interval {
 #[must_use]
 pub fn wilson(hits: u32, trials: u32, z: f64) -> Interval {
     if trials == 0 {
-        return Interval { low: 0.0, high: 1.0 };
+        return Interval::default();
     }
     let n = f64::from(trials);
     let p = f64::from(hits) / n;

@@ -7,6 +7,8 @@ use std::net::TcpStream;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::wire::{ReadAnswer, WireForm};
+
 /// An answer that the agent cannot take: it ends without a verdict about its task.
 pub(crate) const CRASHES: &str = "CRASH";
 
@@ -15,6 +17,9 @@ pub(crate) const CRASHES: &str = "CRASH";
 pub struct AgentScript {
     /// Number of steps.
     pub steps: u32,
+    /// The interface that it asks.
+    #[serde(default)]
+    pub wire: WireForm,
     /// The agent succeeds if one of these holds: each is a set of values that its state must have.
     pub succeeds_if: Vec<BTreeMap<String, String>>,
 }
@@ -108,39 +113,29 @@ impl AgentScript {
     }
 }
 
-/// Runs the agent against the base address of an OpenAI-compatible interface; its output and exit code.
+/// Runs the agent against the base address of its interface; its output and exit code.
 ///
 /// # Errors
 /// If the model cannot be reached or does not answer in its form.
 pub fn run_agent(script: &AgentScript, base: &str) -> std::io::Result<(String, u8)> {
-    let mut client = ModelClient::connect(base)?;
+    let mut client = ModelClient::connect(base, script.wire)?;
     let mut state = AgentState::default();
-    let mut messages = vec![json!({ "role": "system", "content": "do the next step" })];
+    let mut messages = Vec::new();
     for step in 1..=script.steps {
         messages.push(json!({ "role": "user", "content": format!("step {step}") }));
-        let message = client.ask(&messages)?;
-        let text = message["content"].as_str().unwrap_or_default().to_owned();
+        let ReadAnswer { message, text, calls } = client.ask(&messages)?;
         if text == CRASHES {
             return Err(broken("the answer crashes the agent"));
         }
-        let calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
-        let parsed: Vec<(String, Value)> = calls
-            .iter()
-            .map(|call| {
-                let arguments = call["function"]["arguments"].as_str().unwrap_or_default();
-                let name = call["function"]["name"].as_str().unwrap_or_default().to_owned();
-                (name, serde_json::from_str(arguments).unwrap_or_default())
-            })
-            .collect();
-        let words = parsed.iter().map(|(name, arguments)| {
+        let words = calls.iter().map(|(_, name, arguments)| {
             let text = |key: &str| arguments[key].as_str().unwrap_or_default();
             (name.as_str(), text("key"), text("value"))
         });
         let results = state.follow(&text, words);
         // What was said and done stands in every later request.
         messages.push(message);
-        for (call, result) in calls.iter().zip(results) {
-            messages.push(json!({ "role": "tool", "tool_call_id": call["id"], "content": result }));
+        for ((id, ..), result) in calls.iter().zip(results) {
+            messages.push(script.wire.tool_result(id, &result));
         }
     }
     let passed = script.succeeds(&state);
@@ -153,6 +148,7 @@ struct ModelClient {
     from: BufReader<TcpStream>,
     host: String,
     path: String,
+    wire: WireForm,
 }
 
 fn broken(what: &str) -> std::io::Error {
@@ -160,17 +156,19 @@ fn broken(what: &str) -> std::io::Error {
 }
 
 impl ModelClient {
-    fn connect(base: &str) -> std::io::Result<Self> {
+    fn connect(base: &str, wire: WireForm) -> std::io::Result<Self> {
         let rest = base.strip_prefix("http://").ok_or_else(|| broken("the base address is not http"))?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let stream = TcpStream::connect(host)?;
         stream.set_nodelay(true)?;
-        let path = format!("/{}/chat/completions", path.trim_end_matches('/'));
-        Ok(Self { from: BufReader::new(stream), host: host.to_owned(), path })
+        let folder = path.trim_matches('/');
+        let slash = if folder.is_empty() { "" } else { "/" };
+        let path = format!("{slash}{folder}{}", wire.path());
+        Ok(Self { from: BufReader::new(stream), host: host.to_owned(), path, wire })
     }
 
-    fn ask(&mut self, messages: &[Value]) -> std::io::Result<Value> {
-        let body = json!({ "model": "scripted-1", "messages": messages }).to_string();
+    fn ask(&mut self, messages: &[Value]) -> std::io::Result<ReadAnswer> {
+        let body = self.wire.request(messages).to_string();
         let request = format!(
             "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             self.path,
@@ -185,8 +183,7 @@ impl ModelClient {
                 String::from_utf8_lossy(&body)
             )));
         }
-        let answer: Value = serde_json::from_slice(&body)?;
-        Ok(answer["choices"][0]["message"].clone())
+        Ok(self.wire.read(&serde_json::from_slice(&body)?))
     }
 }
 

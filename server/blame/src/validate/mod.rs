@@ -6,7 +6,8 @@
 //! recorded, and the right one whenever it is asked again, as a model does that errs once.
 //!
 //! Layout: `agent` (the scripted agent), `model` (the scripted model), `faults` (the classes), `competing`
-//! (several causes in one run), `trial` (record and blame one run), `report` (the result and its comparison).
+//! (several causes in one run), `trial` (record and blame one run), `report` (the result and its comparison),
+//! `wire` (the forms of requests and answers).
 
 mod agent;
 mod competing;
@@ -16,6 +17,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 mod trial;
+mod wire;
 
 use std::path::PathBuf;
 
@@ -25,6 +27,7 @@ use crate::statistics::{SeededNumbers, Z_95, wilson};
 pub use agent::{AgentScript, run_agent};
 pub use competing::{CompetingCase, CompetingReport, competing_case_count};
 pub use report::{ClassResult, NegativeControl, ValidationReport, compare};
+pub use wire::WireForm;
 
 use faults::{CLASSES, FaultCase};
 use trial::TrialBench;
@@ -67,8 +70,13 @@ pub fn validate(options: &ValidateOptions, each: TrialFn<'_>) -> Result<Validati
         for run in 0..options.runs {
             let at = POSITIONS[usize::try_from(run).unwrap_or(0) % POSITIONS.len()];
             let case = FaultCase::new(class, at, STEPS);
-            let blamed =
-                bench.blame(&format!("{}-{run}", class.name()), case.script(), case.answers(), &[at], 0)?;
+            let blamed = bench.blame(
+                &format!("{}-{run}", class.name()),
+                case.script(),
+                case.answers(),
+                &[at],
+                None,
+            )?;
             forks += blamed.document.spent.forks;
             calls += blamed.document.spent.calls;
             let top = blamed.rows.first().filter(|row| row.flips > 0).map(|row| row.step);
@@ -92,7 +100,7 @@ pub fn validate(options: &ValidateOptions, each: TrialFn<'_>) -> Result<Validati
     for run in 0..options.runs.max(1) {
         let (case, crashes) = (FaultCase::without_fault(STEPS, run), FaultCase::crashing_step(STEPS, run));
         let name = format!("negative-{run}");
-        let blamed = bench.blame(&name, case.script(), case.answers(), &[crashes], 0)?;
+        let blamed = bench.blame(&name, case.script(), case.answers(), &[crashes], None)?;
         forks += blamed.document.spent.forks;
         calls += blamed.document.spent.calls;
         negative.add(&blamed.rows, crashes);
@@ -114,7 +122,8 @@ pub fn validate_competing(
     for seed in 0..options.seeds {
         for case in CompetingCase::of_seed(&mut SeededNumbers::new(u64::from(seed))) {
             let name = format!("{}-{seed}", case.name);
-            let blamed = bench.blame(&name, case.script.clone(), case.answers.clone(), &case.armed, 1)?;
+            let more = Some(case.one_order_coalitions());
+            let blamed = bench.blame(&name, case.script.clone(), case.answers.clone(), &case.armed, more)?;
             report.add(seed, &case, &blamed);
             each(case.name);
         }

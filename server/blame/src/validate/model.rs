@@ -1,4 +1,4 @@
-//! The scripted model: an OpenAI-compatible interface on the loopback, with the standard library alone.
+//! The scripted model: it listens on the loopback and answers in the form of the interface that it is asked by.
 
 use std::collections::BTreeSet;
 use std::io::{BufReader, Write};
@@ -6,9 +6,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::agent::{ScriptedAnswer, read_message};
+use super::wire::WireForm;
 
 /// How the model answers one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,8 @@ struct ModelState {
     answers: Mutex<(Answers, BTreeSet<u32>)>,
     is_armed: AtomicBool,
     asked: AtomicU64,
+    #[cfg(test)]
+    requests: Mutex<Vec<Value>>,
 }
 
 impl ModelState {
@@ -46,6 +49,8 @@ impl ModelState {
     fn answer(&self, request: &[u8]) -> ScriptedAnswer {
         let number = self.asked.fetch_add(1, Ordering::SeqCst);
         let parsed: Value = serde_json::from_slice(request).unwrap_or_default();
+        #[cfg(test)]
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push(parsed.clone());
         let messages = parsed["messages"].as_array().map_or(&[][..], Vec::as_slice);
         let place = messages.iter().filter(|message| message["role"] == "assistant").count();
         let answers = self.answers();
@@ -77,6 +82,8 @@ impl ScriptedModel {
             answers: Mutex::default(),
             is_armed: AtomicBool::new(false),
             asked: AtomicU64::new(0),
+            #[cfg(test)]
+            requests: Mutex::default(),
         });
         let serving = state.clone();
         std::thread::Builder::new().name("annals-model".to_owned()).spawn(move || {
@@ -100,6 +107,12 @@ impl ScriptedModel {
         *self.state.answers() = (answers, armed.iter().copied().collect());
     }
 
+    /// The requests since the last call.
+    #[cfg(test)]
+    pub(crate) fn take_requests(&self) -> Vec<Value> {
+        std::mem::take(&mut self.state.requests.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Arms or disarms the faults.
     pub(crate) fn arm(&self, armed: bool) {
         self.state.is_armed.store(armed, Ordering::SeqCst);
@@ -111,27 +124,9 @@ fn serve(stream: TcpStream, state: &ModelState) -> std::io::Result<()> {
     let mut to = stream.try_clone()?;
     let mut from = BufReader::new(stream);
     loop {
-        let (_, request) = read_message(&mut from)?;
+        let (line, request) = read_message(&mut from)?;
         let answer = state.answer(&request);
-        let calls: Vec<Value> = (1..)
-            .zip(&answer.calls)
-            .map(|(number, (name, key, value))| {
-                let arguments = json!({ "key": key, "value": value }).to_string();
-                json!({ "id": format!("call_{number}"), "type": "function",
-                    "function": { "name": name, "arguments": arguments } })
-            })
-            .collect();
-        let mut message = json!({ "role": "assistant", "content": answer.text });
-        let finish = if calls.is_empty() { "stop" } else { "tool_calls" };
-        if !calls.is_empty() {
-            message["tool_calls"] = Value::from(calls);
-        }
-        let body = json!({
-            "id": "scripted", "object": "chat.completion", "model": "scripted-1",
-            "choices": [{ "index": 0, "message": message, "finish_reason": finish }],
-            "usage": { "prompt_tokens": request.len() / 4, "completion_tokens": 8 },
-        })
-        .to_string();
+        let body = WireForm::of_request_line(&line).response(&answer, request.len() / 4).to_string();
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()

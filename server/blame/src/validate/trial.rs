@@ -64,14 +64,15 @@ impl TrialBench {
         })
     }
 
-    /// Records a run with these faults armed, and blames it with the faults disarmed.
+    /// Records a run with these faults armed, and blames it with the faults disarmed; with `more`, also by coalitions
+    /// of single steps and pairs, and by these.
     pub(crate) fn blame(
         &self,
         name: &str,
         script: AgentScript,
         answers: Answers,
         armed: &[u32],
-        coalitions: u32,
+        more: Option<Vec<Vec<u32>>>,
     ) -> Result<BlamedTrial, BlameError> {
         self.model.set(answers, armed);
         self.record(name, &script)?;
@@ -94,7 +95,7 @@ impl TrialBench {
             perturbation: "resample".to_owned(),
             steps: Vec::new(),
             stops_early: true,
-            coalitions,
+            coalitions: u32::from(more.is_some()),
             orders: 0,
             seed: 1,
             budget: None,
@@ -105,6 +106,7 @@ impl TrialBench {
             settings,
             oracle: Oracle::Exit,
             perturbation: Perturbation::Resample,
+            more_coalitions: more.unwrap_or_default(),
             jobs: self.jobs,
         };
         let blamer = Blamer::new(&self.space, &reader, &origin, rerun, options, None)?;
@@ -115,13 +117,13 @@ impl TrialBench {
 
     fn record(&self, name: &str, script: &AgentScript) -> Result<(), BlameError> {
         let (program, arguments) = &self.agent;
+        let wanted = script.wire.variable();
         let script = serde_json::to_string(script).map_err(|error| failed(&error.to_string()))?;
         let mut argv = vec![program.clone()];
         argv.extend(arguments.iter().map(OsString::from));
         argv.push(script.into());
         let upstream = [(None, self.model.url().to_owned())];
-        let variables: Vec<Variable> =
-            Variable::known().into_iter().filter(|of| of.name == "OPENAI_BASE_URL").collect();
+        let variables: Vec<Variable> = Variable::known().into_iter().filter(|of| of.name == wanted).collect();
         let mounts =
             Mounts::new(&variables, &upstream, |_| None).map_err(|error| failed(&error.to_string()))?;
         let recording = RecordOptions {
