@@ -61,6 +61,21 @@ def same(count, prints="by thread"):
         print(answers[number])
 
 
+def merges(count):
+    """Calls two or more tools at once, and merges the results as they come: the merge order is chance."""
+    merged, lock = [], threading.Lock()
+
+    def one(number):
+        answer = said(f"tool {number}")
+        with lock:
+            merged.append(answer)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(int(count))]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    print(" then ".join(merged))
+
+
 def gathers(count, prints="by task"):
     """The same of tasks of one thread, as an agent does that samples an answer several times."""
     import asyncio

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 
 use crate::record::says;
 use crate::upstream::FakeUpstream;
@@ -238,4 +238,57 @@ fn different_count_of_identical_requests_does_not_hang() {
     let more = bench.replay_client(&[], &["gathers", "9", "raw"]);
     assert_eq!(more.code, 3, "{more:?}");
     says(&more, &["once more than it was recorded (8 times)", "exact 8 of 8, unrecorded 1"]);
+}
+
+/// Answers so many requests once all of them have come, each with its own question: they all overlap.
+fn overlapping_upstream(count: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let all = Arc::new(Barrier::new(count));
+    let answer = |mut to: TcpStream, all: &Barrier| -> Option<()> {
+        let mut from = BufReader::new(to.try_clone().ok()?);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            from.read_line(&mut head).ok().filter(|read| *read > 0)?;
+        }
+        let lower = head.to_ascii_lowercase();
+        let length = lower.split("content-length:").nth(1)?.lines().next()?.trim().parse().ok()?;
+        let mut body = vec![0; length];
+        from.read_exact(&mut body).ok()?;
+        let asked: serde_json::Value = serde_json::from_slice(&body).ok()?;
+        all.wait();
+        let message = &asked["messages"][0];
+        let body = serde_json::json!({ "choices": [{ "message": message }] }).to_string();
+        let head = format!("content-type: application/json\r\ncontent-length: {}", body.len());
+        write!(to, "HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}").ok()
+    };
+    let accept = move || {
+        for stream in listener.incoming() {
+            let (stream, all) = (stream.unwrap(), all.clone());
+            std::thread::Builder::new().spawn(move || answer(stream, &all)).unwrap();
+        }
+    };
+    std::thread::Builder::new().spawn(accept).unwrap();
+    url
+}
+
+/// A race of concurrent tool calls: the program merges results as they come, so its output depends on the order of
+/// answers. A replay keeps the recorded order; `--chaos` tries others, and names the race by the changed output.
+#[test]
+fn race_of_parallel_calls_is_found_by_another_order_of_answers() {
+    let bench = CliBench::new();
+    let upstream = overlapping_upstream(4);
+    let recorded = bench.record_client(&[], &upstream, &["merges", "4"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    assert_eq!(String::from_utf8_lossy(&recorded.stdout).matches("tool ").count(), 4, "{recorded:?}");
+    says(&bench.replay_client(&[], &[]), &["exact 4 of 4"]);
+    // A busy machine may give the threads the recorded order again, so several orders are tried.
+    let races = |seed: u32| {
+        let replayed = bench.replay_client(&["--chaos", &seed.to_string(), "--check-output"], &[]);
+        says(&replayed, &["exact 4 of 4"]);
+        let differs = replayed.stderr.contains("the program's standard output is not what was recorded");
+        assert_eq!(replayed.code, if differs { 3 } else { 0 }, "{replayed:?}");
+        differs
+    };
+    assert!((1..=8).any(races), "no order of the answers changed the output");
 }
