@@ -1,8 +1,13 @@
 //! The extension module `annals._annals`: what the Python package does in Rust.
+//!
+//! `store` is the store, its namespaces, keyspaces and runs. The modules of the package say what users call.
+
+mod store;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 fn _annals(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("__version__", env!("CARGO_PKG_VERSION"))
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    store::register(module)
 }

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use annals::{ErrorKind, Options, Store};
@@ -100,7 +101,7 @@ impl RecorderHost {
     /// has no sockets.
     #[must_use]
     pub fn start(store: &Store, root: &Path) -> Option<Self> {
-        Host::start(store, root).ok().map(Self)
+        Host::start(store, root, Arc::default()).ok().map(Self)
     }
 }
 

@@ -5,12 +5,13 @@
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use annals::{ErrorKind, Options, Store, retention::RetentionPolicy, upkeep::OpeningReport};
 
 use super::host::Host;
+use super::notes::NotedRuns;
 use super::socket;
 
 /// Pause between two attempts to find or open a store whose holder does not serve. A holder that starts will
@@ -27,6 +28,8 @@ pub(super) struct StoreHolder {
     options: Options,
     /// What this process holds.
     held: Mutex<HeldStore>,
+    /// Runs that are noted into while this process holds the store.
+    notes: Arc<NotedRuns>,
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +46,7 @@ impl StoreHolder {
     pub(super) fn new(root: &Path, options: &Options) -> Self {
         // The path must stay valid if this process changes its directory.
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_path_buf());
-        Self { root, options: options.clone(), held: Mutex::default() }
+        Self { root, options: options.clone(), held: Mutex::default(), notes: Arc::default() }
     }
 
     fn held(&self) -> MutexGuard<'_, HeldStore> {
@@ -63,9 +66,19 @@ impl StoreHolder {
         if let Some(policy) = &held.policy {
             store.sample_ended(policy)?;
         }
-        let host = Host::start(&store, &self.root).ok();
+        let host = Host::start(&store, &self.root, self.notes.clone()).ok();
         held.store = Some((host, store.clone()));
         Ok(store)
+    }
+
+    /// The store, if this process holds it.
+    pub(super) fn store(&self) -> Option<Store> {
+        self.held().store.as_ref().map(|(_, store)| store.clone())
+    }
+
+    /// The runs that are noted into.
+    pub(super) fn notes(&self) -> &NotedRuns {
+        &self.notes
     }
 
     /// A connection to the process that serves the store, which may be this one; `None` if no process serves it

@@ -17,6 +17,7 @@ use annals::Store;
 use tokio::sync::watch;
 
 use super::member::RecorderSession;
+use super::notes::NotedRuns;
 use super::socket;
 use annals_proxy::program::interrupted;
 use annals_wire::resp::{Protocol, Reply, RequestDecoder, RequestLimits};
@@ -54,7 +55,14 @@ pub(crate) struct HandoverBytes {
 struct HostState {
     root: PathBuf,
     writers: WriterGate,
+    notes: Arc<NotedRuns>,
     connections: Mutex<HostConnections>,
+}
+
+impl HostState {
+    fn new(root: PathBuf, notes: Arc<NotedRuns>) -> Self {
+        Self { root, writers: WriterGate::new(), notes, connections: Mutex::default() }
+    }
 }
 
 /// Admits writers until the host closes.
@@ -108,15 +116,15 @@ impl Drop for WriterPass {
 
 impl Host {
     /// Serves the store in this directory to other processes. Only the process that opened it for writing may
-    /// call this.
+    /// call this. `notes` holds the runs that this process and the others note into.
     ///
     /// # Errors
     /// The file system has no sockets, or the system gives no thread.
-    pub(super) fn start(store: &Store, root: &Path) -> std::io::Result<Self> {
+    pub(super) fn start(store: &Store, root: &Path, notes: Arc<NotedRuns>) -> std::io::Result<Self> {
         let listener = socket::listen(root)?;
         // The path must stay valid if this process changes its directory.
         let root = std::path::absolute(root)?;
-        let inner = Arc::new(HostState { root, writers: WriterGate::new(), connections: Mutex::default() });
+        let inner = Arc::new(HostState::new(root, notes));
         let (host, store) = (inner.clone(), store.clone());
         let thread = std::thread::Builder::new().name("annals-host".to_owned());
         let thread = thread.spawn(move || accept(&host, &listener, &store));
@@ -129,10 +137,7 @@ impl Host {
     /// The current directory of this process is unknown.
     pub(crate) fn without_socket(root: &Path) -> std::io::Result<Self> {
         let root = std::path::absolute(root)?;
-        Ok(Self(
-            Arc::new(HostState { root, writers: WriterGate::new(), connections: Mutex::default() }),
-            None,
-        ))
+        Ok(Self(Arc::new(HostState::new(root, Arc::default())), None))
     }
 
     /// Serves a connection that was accepted elsewhere.
@@ -211,7 +216,8 @@ impl HostState {
         }
         connections.last += 1;
         let id = connections.last;
-        let (host, member) = (self.clone(), RecorderSession::new(store.clone(), self.writers.clone()));
+        let member = RecorderSession::new(store.clone(), self.writers.clone(), self.notes.clone());
+        let host = self.clone();
         let thread = std::thread::Builder::new().name("annals-member".to_owned());
         let thread = thread.spawn(move || {
             // A panic here must still remove the connection and abandon its runs.
@@ -308,7 +314,7 @@ mod tests {
     fn bench() -> HostBench {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("store")).unwrap();
-        let host = Host::start(&store, &directory.path().join("store")).unwrap();
+        let host = Host::start(&store, &directory.path().join("store"), Arc::default()).unwrap();
         HostBench { host, store, directory }
     }
 

@@ -21,6 +21,8 @@ use annals_memory::{Embedder, Memory, SnapshotOptions};
 use crate::commands::{call_embedded, method_of};
 
 use super::host::{WriterGate, WriterPass};
+use super::keys;
+use super::notes::{NoteSpace, NotedRuns};
 use super::upkeep;
 use annals_proxy::embeddings::{ConfiguredEmbedder, environment_embedder};
 use annals_review::memory_input::{check_embedder, remember_json};
@@ -50,7 +52,10 @@ pub(super) fn token_hash(token: &[u8]) -> String {
 pub(super) struct RecorderSession {
     store: Store,
     writing: WriterGate,
+    notes: Arc<NotedRuns>,
     entered: Option<(Namespace, WriterPass)>,
+    /// The name of the entered namespace.
+    namespace: String,
     frames: HashMap<(String, u32), OpenFrame<Arc<Run>>>,
     runs: HashMap<String, Arc<Run>>,
     blobs: HashMap<Vec<u8>, StreamedBlob>,
@@ -63,9 +68,9 @@ enum StreamedBlob {
 }
 
 impl RecorderSession {
-    pub(super) fn new(store: Store, writing: WriterGate) -> Self {
+    pub(super) fn new(store: Store, writing: WriterGate, notes: Arc<NotedRuns>) -> Self {
         let (frames, runs, blobs) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { store, writing, entered: None, frames, runs, blobs }
+        Self { store, writing, notes, entered: None, namespace: String::new(), frames, runs, blobs }
     }
 
     /// Runs a command and returns its reply; `None` if the connection must end without one.
@@ -83,6 +88,7 @@ impl RecorderSession {
         let name = arguments.text("a namespace's name")?;
         arguments.end()?;
         self.entered = Some((self.store.namespace(&name)?, writer));
+        self.namespace = name;
         Ok(ok())
     }
 
@@ -109,6 +115,12 @@ impl RecorderSession {
             RecorderCommand::AddFrame => self.add_frame(arguments),
             RecorderCommand::AppendBlob => self.append_blob(arguments),
             RecorderCommand::EndBlob => self.end_blob(arguments),
+            RecorderCommand::WriteKeys => {
+                let space = NoteSpace { name: &self.namespace, namespace: self.space()? };
+                keys::answer_write(space, &self.notes, arguments)
+            }
+            RecorderCommand::GetKey => keys::answer_get(self.space()?, arguments),
+            RecorderCommand::ScanKeys => keys::answer_scan(self.space()?, arguments),
             RecorderCommand::UseStore => Err(invalid("a connection stays with its namespace".to_owned())),
         }
     }

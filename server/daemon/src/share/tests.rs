@@ -150,7 +150,7 @@ fn run_is_resumed_by_its_own_recorder_only() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path().join("store")).unwrap();
     let session = || {
-        let mut session = RecorderSession::new(store.clone(), WriterGate::new());
+        let mut session = RecorderSession::new(store.clone(), WriterGate::new(), Arc::default());
         let used = session.answer(vec![Command::UseStore.name().into(), b"n".to_vec()]);
         assert_eq!(used, Some(Reply::OK));
         session

@@ -1,5 +1,91 @@
-"""annals records AI-agent runs bit-exactly, replays them with a proof, and forks them at any step."""
+"""annals records AI-agent runs bit-exactly, replays them with a proof, and forks them at any step.
 
-from annals._annals import __version__
+    import annals
 
-__all__ = ["__version__"]
+    with annals.open("agent.annals") as store:
+        space = store.namespace("default")
+        with space.begin_run("loan-42", agent="lending") as run:
+            run.record("llm", request, response)
+        for frame in space.run("loan-42"):
+            print(frame.seq, frame.component, len(frame.output))
+
+No framework is imported here: `annals.langgraph` and the other modules import theirs when they are imported.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from annals._annals import (
+    Bug,
+    Conflict,
+    Damaged,
+    Diverged,
+    Error,
+    Frame,
+    Frames,
+    Gone,
+    Invalid,
+    Locked,
+    Namespace,
+    NotFound,
+    Poisoned,
+    Run,
+    RunInfo,
+    RunReader,
+    Store,
+    Unavailable,
+    Unsupported,
+    __version__,
+)
+
+__all__ = [
+    "Bug",
+    "Conflict",
+    "Damaged",
+    "Diverged",
+    "Error",
+    "Frame",
+    "Frames",
+    "Gone",
+    "Invalid",
+    "Locked",
+    "Namespace",
+    "NotFound",
+    "Poisoned",
+    "Run",
+    "RunInfo",
+    "RunReader",
+    "Store",
+    "Unavailable",
+    "Unsupported",
+    "__version__",
+    "find_store",
+    "open",
+]
+
+
+def find_store(path: str | os.PathLike[str] | None = None) -> Path:
+    """The directory of the store, as the command line finds it: `path`, else $ANNALS_STORE, else the nearest .annals in
+    the working directory or one of its parents, else .annals in the working directory."""
+    given = path or os.environ.get("ANNALS_STORE")
+    if given:
+        return Path(given)
+    here = Path.cwd()
+    for directory in (here, *here.parents):
+        if (directory / ".annals").is_dir():
+            return directory / ".annals"
+    return Path(".annals")
+
+
+def open(path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> Store:
+    """Opens a store; creates a missing one unless `read_only`.
+
+    Several processes may have a store open. The first one holds it; keyspaces of the others go through that process,
+    and one of them takes the store over when it ends. Runs are begun in the process that holds the store; the others
+    get `Locked`, which names it.
+
+    A forked child must open the store itself: the parent's handles raise `Invalid` there.
+    """
+    return Store.open(find_store(path), read_only)

@@ -43,10 +43,18 @@ pub enum RecorderCommand {
     /// `DIAG.RECORD session STRICT NAMESPACE namespace [TTL ms]`: records a session; replies with the report as
     /// JSON after it is on disk; needs no `STORE.USE`.
     RecordSession,
+    /// `KEYS.WRITE (PUT keyspace key value | DELETE keyspace key | NOTE run id input output | FORK run id fork |
+    /// DROP run)...`: +OK after all of it is on disk. The changes of keys happen together.
+    WriteKeys,
+    /// `KEYS.GET keyspace key`: the value, or null.
+    GetKey,
+    /// `KEYS.SCAN keyspace from to count [REVERSE] [KEYS]`: at most `count` keys from `from` up to and without `to`,
+    /// which is open if empty. Replies with 1 if there may be more, else 0; then keys and values in turn, or keys.
+    ScanKeys,
 }
 
 impl RecorderCommand {
-    const NAMES: [(&'static str, Self); 15] = [
+    const NAMES: [(&'static str, Self); 18] = [
         ("PING", Self::Ping),
         ("STORE.USE", Self::UseStore),
         ("RUN.BEGIN", Self::BeginRun),
@@ -62,6 +70,9 @@ impl RecorderCommand {
         ("MEM.PUT", Self::PutMemory),
         ("MEM.DEFINE", Self::DefineMemory),
         ("DIAG.RECORD", Self::RecordSession),
+        ("KEYS.WRITE", Self::WriteKeys),
+        ("KEYS.GET", Self::GetKey),
+        ("KEYS.SCAN", Self::ScanKeys),
     ];
 
     /// The name, in capitals.

@@ -1,0 +1,392 @@
+//! The keyspaces of a store that several processes write: changed here, or by the process that holds the store.
+//!
+//! [`SharedKeys`] hides the difference, as [`Shared`](super::Shared) does for runs. Each call that goes to another
+//! process uses a connection of its own, so that an idle program keeps no holder from closing. All changes may be sent
+//! again to the next holder if one goes away before it replied: a change of keys has the same effect twice.
+
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use annals::{
+    Durability, ErrorKind, Keyspace, Namespace, Options, Store,
+    kv::{History, ScanRange},
+};
+use annals_wire::resp::Reply;
+use annals_wire::schema::recorder::RecorderCommand;
+use annals_wire::words::{CommandArguments, invalid};
+
+use super::holder::{RETRY_PAUSE, StoreHolder};
+use super::notes::{Note, NoteSpace, NotedRuns};
+use super::shared::OPEN_TRIES;
+use super::wire::{LinkError, LinkResult, LinkWire, bug};
+
+/// Maximum number of changes of one command to another process.
+const CHANGES_MAX: usize = 200;
+/// A scan's page ends after this many bytes of keys and values.
+const PAGE_BYTES: usize = 16 << 20;
+/// Maximum number of keys of a page.
+const PAGE_KEYS_MAX: usize = 10_000;
+
+/// A change of a key or of a run that is made of notes.
+#[derive(Debug, Clone)]
+pub enum KeyChange {
+    /// Sets a key.
+    Put { keyspace: String, key: Vec<u8>, value: Vec<u8> },
+    /// Deletes a key.
+    Delete { keyspace: String, key: Vec<u8> },
+    /// Adds a frame with an id to a run, which begins with its first note.
+    Note { run: String, id: String, input: Vec<u8>, output: Vec<u8> },
+    /// Forks a run at the note with this id.
+    Fork { run: String, id: String, fork: String },
+    /// Drops a run of notes.
+    Drop { run: String },
+}
+
+/// Which keys a scan reads.
+#[derive(Debug, Clone, Default)]
+pub struct KeyRange {
+    /// The first key.
+    pub from: Vec<u8>,
+    /// The key after the last one; empty: no end.
+    pub to: Vec<u8>,
+    /// Maximum number of keys.
+    pub count: usize,
+    /// From the last key to the first.
+    pub reverse: bool,
+    /// Values are not read.
+    pub keys_only: bool,
+}
+
+impl KeyRange {
+    /// A page of keys and values of a store that this process has open. At most 10,000 keys; a page ends after 16 MiB.
+    ///
+    /// # Errors
+    /// As [`Keyspace::scan`].
+    pub fn read(&self, space: &Namespace, keyspace: &str) -> annals::Result<KeyScan> {
+        scan(space, keyspace, self)
+    }
+}
+
+/// A page of a scan.
+#[derive(Debug, Clone, Default)]
+pub struct KeyScan {
+    /// Keys and values; a scan of keys has no values.
+    pub items: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// There may be more keys.
+    pub more: bool,
+}
+
+/// The keyspaces of a store, wherever it is held.
+#[derive(Debug)]
+pub struct SharedKeys(Arc<StoreHolder>);
+
+impl SharedKeys {
+    /// Opens a store and serves it to other processes; if another process holds it, later calls go to that one.
+    ///
+    /// # Errors
+    /// As [`Store::open_with`], except `Locked`.
+    pub fn open(root: &Path, options: &Options) -> annals::Result<Self> {
+        let keys = Self(Arc::new(StoreHolder::new(root, options)));
+        match keys.0.open() {
+            Err(error) if error.kind() != ErrorKind::Locked => Err(error),
+            _ => Ok(keys),
+        }
+    }
+
+    /// The store, if this process holds it.
+    #[must_use]
+    pub fn local(&self) -> Option<Store> {
+        self.0.store()
+    }
+
+    /// The store, held by this process.
+    ///
+    /// # Errors
+    /// As [`Store::open_with`]: `Locked` with the process that holds it.
+    pub fn hold(&self) -> annals::Result<Store> {
+        self.local().map_or_else(|| self.0.open(), Ok)
+    }
+
+    /// Applies changes; they are on disk when this returns. Up to 200 changes of keys happen together; more are applied
+    /// in their order.
+    ///
+    /// # Errors
+    /// `Invalid` for a keyspace that belongs to the daemon's databases; `Locked` if a process holds the store without
+    /// serving it; as [`annals::KvBatch::commit`].
+    pub fn write(&self, namespace: &str, changes: Vec<KeyChange>) -> annals::Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        if let Some(store) = self.local() {
+            let space = &store.namespace(namespace)?;
+            return apply(NoteSpace { name: namespace, namespace: space }, self.0.notes(), changes);
+        }
+        for some in changes.chunks(CHANGES_MAX) {
+            let local = |space: &Namespace, notes: &NotedRuns| {
+                apply(NoteSpace { name: namespace, namespace: space }, notes, some.to_vec())
+            };
+            self.with_holder(namespace, local, |wire| wire.ask(&write_words(some)).map(drop))?;
+        }
+        Ok(())
+    }
+
+    /// A key's value.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`]; `Locked`.
+    pub fn get(&self, namespace: &str, keyspace: &str, key: &[u8]) -> annals::Result<Option<Vec<u8>>> {
+        let words = [RecorderCommand::GetKey.name().as_bytes().to_vec(), keyspace.into(), key.to_vec()];
+        self.with_holder(
+            namespace,
+            |space, _| find(space, keyspace)?.map_or(Ok(None), |keyspace| keyspace.get(key)),
+            |wire| match wire.ask(&words)? {
+                Reply::Bulk(value) => Ok(Some(value)),
+                Reply::Null => Ok(None),
+                _ => Err(LinkError::Refused(bug("a value is no string"))),
+            },
+        )
+    }
+
+    /// A page of keys and values.
+    ///
+    /// # Errors
+    /// As [`Keyspace::scan`]; `Locked`.
+    pub fn scan(&self, namespace: &str, keyspace: &str, range: &KeyRange) -> annals::Result<KeyScan> {
+        self.with_holder(
+            namespace,
+            |space, _| scan(space, keyspace, range),
+            |wire| decode_scan(wire.ask(&scan_words(keyspace, range))?, range.keys_only),
+        )
+    }
+
+    /// Closes the store if this process holds it.
+    ///
+    /// # Errors
+    /// As [`Store::close`].
+    pub fn close(&self) -> annals::Result<()> {
+        self.0.close().map(drop)
+    }
+
+    fn with_holder<T>(
+        &self,
+        namespace: &str,
+        local: impl Fn(&Namespace, &NotedRuns) -> annals::Result<T>,
+        remote: impl Fn(&mut LinkWire) -> LinkResult<T>,
+    ) -> annals::Result<T> {
+        let mut last = None;
+        for _ in 0..OPEN_TRIES {
+            if let Some(store) = self.local() {
+                return local(&store.namespace(namespace)?, self.0.notes());
+            }
+            if let Some(stream) = self.0.connect() {
+                match LinkWire::enter(stream, namespace).and_then(|mut wire| remote(&mut wire)) {
+                    Ok(done) => return Ok(done),
+                    Err(LinkError::Refused(error)) => return Err(error),
+                    Err(LinkError::Silent(why)) => {
+                        let message = format!("the process that holds the store does not serve it: {why}");
+                        return Err(annals::Error::new(ErrorKind::Locked, message));
+                    }
+                    Err(LinkError::Lost(_)) => {}
+                }
+            }
+            match self.0.open() {
+                Ok(_) => continue,
+                Err(error) if error.kind() == ErrorKind::Locked => last = Some(error),
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(RETRY_PAUSE);
+        }
+        Err(last.unwrap_or_else(|| bug("a store is neither held nor free")))
+    }
+}
+
+fn apply(space: NoteSpace<'_>, notes: &NotedRuns, changes: Vec<KeyChange>) -> annals::Result<()> {
+    let mut batch = space.namespace.batch();
+    let mut is_empty = true;
+    for change in changes {
+        match change {
+            KeyChange::Put { keyspace, key, value } => {
+                batch.put(&made(space.namespace, &keyspace)?, &key, value);
+                is_empty = false;
+            }
+            KeyChange::Delete { keyspace, key } => {
+                batch.delete(&made(space.namespace, &keyspace)?, &key);
+                is_empty = false;
+            }
+            KeyChange::Note { run, id, input, output } => {
+                notes.note(space, &run, Note { id, input, output })?;
+            }
+            KeyChange::Fork { run, id, fork } => notes.fork(space, &run, &id, &fork)?,
+            KeyChange::Drop { run } => notes.drop_run(space, &run)?,
+        }
+    }
+    if !is_empty {
+        batch.submit_inline(Durability::Disk)?.wait()?;
+    }
+    Ok(())
+}
+
+/// Opens a keyspace to write it.
+fn made(space: &Namespace, keyspace: &str) -> annals::Result<Keyspace> {
+    if crate::forgetting::database_number(keyspace).is_some() {
+        let why = format!("keyspace {keyspace:?} belongs to the daemon's databases: choose another name");
+        return Err(invalid(why));
+    }
+    match space.find_keyspace(keyspace)? {
+        Some(found) => Ok(found),
+        None => space.keyspace(keyspace, History::Latest),
+    }
+}
+
+fn find(space: &Namespace, keyspace: &str) -> annals::Result<Option<Keyspace>> {
+    space.find_keyspace(keyspace)
+}
+
+fn scan(space: &Namespace, keyspace: &str, range: &KeyRange) -> annals::Result<KeyScan> {
+    let Some(keyspace) = find(space, keyspace)? else { return Ok(KeyScan::default()) };
+    let to = if range.to.is_empty() { Bound::Unbounded } else { Bound::Excluded(range.to.as_slice()) };
+    let mut wanted = ScanRange::between(Bound::Included(range.from.as_slice()), to);
+    if range.reverse {
+        wanted = wanted.reverse();
+    }
+    let (count, mut bytes) = (range.count.min(PAGE_KEYS_MAX), 0);
+    let mut page = KeyScan::default();
+    let mut take = |key: Vec<u8>, value: Option<Vec<u8>>| {
+        bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+        page.items.push((key, value));
+        page.more = page.items.len() >= count || bytes >= PAGE_BYTES;
+        page.more
+    };
+    if range.keys_only {
+        for key in keyspace.scan(wanted).keys() {
+            if take(key?, None) {
+                break;
+            }
+        }
+    } else {
+        for item in keyspace.scan(wanted) {
+            let (key, value) = item?;
+            if take(key, Some(value)) {
+                break;
+            }
+        }
+    }
+    Ok(page)
+}
+
+fn write_words(changes: &[KeyChange]) -> Vec<Vec<u8>> {
+    let mut words = vec![RecorderCommand::WriteKeys.name().as_bytes().to_vec()];
+    let mut add = |name: &str, rest: &[&[u8]]| {
+        words.push(name.as_bytes().to_vec());
+        words.extend(rest.iter().map(|word| word.to_vec()));
+    };
+    for change in changes {
+        match change {
+            KeyChange::Put { keyspace, key, value } => add("PUT", &[keyspace.as_bytes(), key, value]),
+            KeyChange::Delete { keyspace, key } => add("DELETE", &[keyspace.as_bytes(), key]),
+            KeyChange::Note { run, id, input, output } => {
+                add("NOTE", &[run.as_bytes(), id.as_bytes(), input, output]);
+            }
+            KeyChange::Fork { run, id, fork } => {
+                add("FORK", &[run.as_bytes(), id.as_bytes(), fork.as_bytes()]);
+            }
+            KeyChange::Drop { run } => add("DROP", &[run.as_bytes()]),
+        }
+    }
+    words
+}
+
+fn scan_words(keyspace: &str, range: &KeyRange) -> Vec<Vec<u8>> {
+    let mut words = vec![
+        RecorderCommand::ScanKeys.name().as_bytes().to_vec(),
+        keyspace.into(),
+        range.from.clone(),
+        range.to.clone(),
+        range.count.to_string().into_bytes(),
+    ];
+    words.extend(range.reverse.then(|| b"REVERSE".to_vec()));
+    words.extend(range.keys_only.then(|| b"KEYS".to_vec()));
+    words
+}
+
+fn decode_scan(reply: Reply, keys_only: bool) -> LinkResult<KeyScan> {
+    let malformed = || LinkError::Refused(bug("a page of keys is malformed"));
+    let Reply::Array(items) = reply else { return Err(malformed()) };
+    let mut items = items.into_iter();
+    let Some(Reply::Integer(more)) = items.next() else { return Err(malformed()) };
+    let mut page = KeyScan { items: Vec::new(), more: more != 0 };
+    while let Some(key) = items.next() {
+        let Reply::Bulk(key) = key else { return Err(malformed()) };
+        let value = match (keys_only, keys_only.then_some(Reply::Null).or_else(|| items.next())) {
+            (true, _) => None,
+            (false, Some(Reply::Bulk(value))) => Some(value),
+            _ => return Err(malformed()),
+        };
+        page.items.push((key, value));
+    }
+    Ok(page)
+}
+
+pub(super) fn answer_write(
+    space: NoteSpace<'_>,
+    notes: &NotedRuns,
+    arguments: &mut CommandArguments,
+) -> annals::Result<Reply> {
+    let mut changes = Vec::new();
+    while let Some(kind) = arguments.option() {
+        changes.push(match kind.as_str() {
+            "PUT" => KeyChange::Put {
+                keyspace: arguments.text("a keyspace")?,
+                key: arguments.bytes("a key")?,
+                value: arguments.bytes("a value")?,
+            },
+            "DELETE" => {
+                KeyChange::Delete { keyspace: arguments.text("a keyspace")?, key: arguments.bytes("a key")? }
+            }
+            "NOTE" => KeyChange::Note {
+                run: arguments.text("a run's name")?,
+                id: arguments.text("an id")?,
+                input: arguments.bytes("an input")?,
+                output: arguments.bytes("an output")?,
+            },
+            "FORK" => KeyChange::Fork {
+                run: arguments.text("a run's name")?,
+                id: arguments.text("an id")?,
+                fork: arguments.text("a fork's name")?,
+            },
+            "DROP" => KeyChange::Drop { run: arguments.text("a run's name")? },
+            _ => return Err(invalid(format!("there is no change {kind:?} of keys"))),
+        });
+    }
+    apply(space, notes, changes)?;
+    Ok(Reply::OK)
+}
+
+pub(super) fn answer_get(space: &Namespace, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+    let (keyspace, key) = (arguments.text("a keyspace")?, arguments.bytes("a key")?);
+    arguments.end()?;
+    let found = find(space, &keyspace)?.map_or(Ok(None), |keyspace| keyspace.get(&key))?;
+    Ok(found.map_or(Reply::Null, Reply::Bulk))
+}
+
+pub(super) fn answer_scan(space: &Namespace, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+    let keyspace = arguments.text("a keyspace")?;
+    let (from, to) = (arguments.bytes("the first key")?, arguments.bytes("the end")?);
+    let mut range =
+        KeyRange { from, to, count: arguments.parsed("a count")?, reverse: false, keys_only: false };
+    while let Some(option) = arguments.option() {
+        match option.as_str() {
+            "REVERSE" => range.reverse = true,
+            "KEYS" => range.keys_only = true,
+            _ => return Err(invalid(format!("there is no option {option:?} here"))),
+        }
+    }
+    let page = scan(space, &keyspace, &range)?;
+    let mut items = vec![Reply::Integer(page.more.into())];
+    for (key, value) in page.items {
+        items.push(Reply::Bulk(key));
+        items.extend(value.map(Reply::Bulk));
+    }
+    Ok(Reply::Array(items))
+}
