@@ -1,6 +1,6 @@
-"""LangGraph on annals: `AnnalsSaver`, a checkpoint saver.
+"""LangGraph on annals: `AnnalsSaver`, a checkpoint saver, and `AnnalsStore`, a long-term store.
 
-It replaces SqliteSaver and PostgresSaver, for sync and async graphs:
+The saver replaces SqliteSaver and PostgresSaver, for sync and async graphs:
 
     from annals.langgraph import AnnalsSaver
 
@@ -51,8 +51,9 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.base.id import uuid6
 
 import annals
+from annals._langgraph_store import AnnalsStore
 
-__all__ = ["AnnalsSaver"]
+__all__ = ["AnnalsSaver", "AnnalsStore"]
 
 THREADS = "langgraph.threads"
 CHECKPOINTS = "langgraph.checkpoints"
@@ -112,6 +113,15 @@ def _unpack(data: bytes) -> list[bytes]:
         parts.append(data[at : at + length])
         at += length
     return parts
+
+
+def _index(index: int) -> bytes:
+    return _text(f"{index + INDEX_BIAS:08x}")
+
+
+def _write_of(key: bytes) -> tuple[str, int]:
+    parts = _parts(key)
+    return parts[3], int(parts[4], 16) - INDEX_BIAS
 
 
 def _version(version: Any) -> str:
@@ -361,7 +371,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         """Task, index, channel, path and value of each write, in the order in which a run applies them."""
         found = []
         for key, data in self._scan(WRITES, _key(thread, ns, checkpoint_id)):
-            task, index = _parts(key)[3], struct.unpack(">I", key[-4:])[0] - INDEX_BIAS
+            task, index = _write_of(key)
             channel, path, kind, value = _unpack(data or b"")
             found.append((task, index, channel.decode(), path.decode(), (kind.decode(), value)))
         found.sort(key=lambda write: writes_sort_key(write[3], write[0], write[1]))
@@ -482,7 +492,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         changes = []
         for position, (channel, value) in enumerate(writes):
             index = WRITES_IDX_MAP.get(channel, position)
-            key = prefix + struct.pack(">I", index + INDEX_BIAS)
+            key = prefix + _index(index)
             if index >= 0 and key in there:
                 continue
             kind, data = self._dumps(value, f"$.{channel}")
@@ -556,7 +566,8 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             ts=datetime.now(timezone.utc).isoformat(),
             channel_values={**checkpoint["channel_values"], **update},
             channel_versions=versions,
-            updated_channels=sorted(update),
+            # LangGraph looks for tasks of these channels only. The tasks of the step are others: it must look at all.
+            updated_channels=None,
         )
         metadata = {
             **at.metadata,
@@ -811,7 +822,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             new = {name: version for name, version in versions.items() if (name, _version(version)) not in same}
             changes = self._checkpoint_changes(thread, ns, parent, checkpoint, found.metadata, new)
             for task, index, channel, kind, data, path in rows(select, thread, ns, checkpoint_id):
-                key = _key(thread, ns, checkpoint_id, task) + struct.pack(">I", index + INDEX_BIAS)
+                key = _key(thread, ns, checkpoint_id, task) + _index(index)
                 packed = _pack(channel.encode(), (path or "").encode(), (kind or "").encode(), bytes(data))
                 changes.append(("put", WRITES, key, packed))
             self._space.write(changes)

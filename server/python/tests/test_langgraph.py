@@ -1,0 +1,378 @@
+"""The LangGraph saver. Needs langgraph; without it the tests are skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import annals
+
+try:
+    from langgraph.checkpoint.base import empty_checkpoint
+    from langgraph.checkpoint.base.id import uuid6
+    from langgraph.graph import END, START, StateGraph
+
+    from annals.langgraph import CHECKPOINTS, VALUES, WRITES, AnnalsSaver, AnnalsStore
+except ImportError as error:
+    raise unittest.SkipTest(f"langgraph is not installed: {error}") from None
+
+SAVE = """
+import sys
+from langgraph.checkpoint.base import empty_checkpoint
+from annals.langgraph import AnnalsSaver
+with AnnalsSaver(sys.argv[1]) as saver:
+    config = {"configurable": {"thread_id": sys.argv[2], "checkpoint_ns": ""}}
+    for step in range(30):
+        point = empty_checkpoint()
+        point["channel_values"], point["channel_versions"] = {"n": step}, {"n": step + 1}
+        config = saver.put(config, point, {"source": "loop", "step": step}, {"n": step + 1})
+        saver.put_writes(config, [("n", step)], f"task-{step}")
+"""
+
+
+def checkpoint(values: dict[str, Any], versions: dict[str, Any]) -> Any:
+    made = empty_checkpoint()
+    made["id"] = str(uuid6(clock_seq=0))
+    made["channel_values"], made["channel_versions"] = values, versions
+    return made
+
+
+def config(thread: str, ns: str = "", checkpoint_id: str | None = None) -> Any:
+    found = {"thread_id": thread, "checkpoint_ns": ns}
+    return {"configurable": found | ({"checkpoint_id": checkpoint_id} if checkpoint_id else {})}
+
+
+class State(TypedDict):
+    messages: Annotated[list[str], operator.add]
+    choice: str
+
+
+def graph(saver: Any) -> Any:
+    def plan(state: State) -> Any:
+        return {"messages": [f"plan {len(state['messages'])}"], "choice": state.get("choice") or "tool_A"}
+
+    def act(state: State) -> Any:
+        return {"messages": [f"used {state['choice']}"]}
+
+    builder = StateGraph(State)
+    builder.add_node("plan", plan)
+    builder.add_node("act", act)
+    builder.add_edge(START, "plan")
+    builder.add_edge("plan", "act")
+    builder.add_edge("act", END)
+    return builder.compile(checkpointer=saver)
+
+
+class SaverCase(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
+        self.saver = AnnalsSaver(self.directory / "store")
+        self.addCleanup(self.saver.close)
+
+    def steps(self, thread: str, count: int, **metadata: Any) -> list[Any]:
+        at, made = config(thread), []
+        for step in range(count):
+            values, versions = {"n": step, "kept": "always"}, {"n": f"{step + 1}.0", "kept": "1.0"}
+            new = versions if step == 0 else {"n": versions["n"]}
+            at = self.saver.put(at, checkpoint(values, versions), {"source": "loop", "step": step, **metadata}, new)
+            made.append(at)
+        return made
+
+    def keys(self, keyspace: str) -> int:
+        return len(self.saver.store.namespace().keys(keyspace, 100_000))
+
+
+class Saving(SaverCase):
+    def test_unchanged_channel_is_saved_once_and_read_everywhere(self):
+        made = self.steps("t", 5)
+        self.assertEqual(self.keys(VALUES), 6)
+        for step, at in enumerate(made):
+            values = self.saver.get_tuple(at).checkpoint["channel_values"]
+            self.assertEqual(values, {"n": step, "kept": "always"})
+
+    def test_channel_without_a_value_does_not_reappear(self):
+        first = self.saver.put(config("t"), checkpoint({"a": 1}, {"a": "1"}), {}, {"a": "1"})
+        second = self.saver.put(first, checkpoint({}, {"a": "2"}), {}, {"a": "2"})
+        third = self.saver.put(second, checkpoint({}, {"a": "2"}), {}, {})
+        fourth = self.saver.put(third, checkpoint({}, {}), {}, {})
+        for at in (second, third, fourth):
+            self.assertEqual(self.saver.get_tuple(at).checkpoint["channel_values"], {})
+
+    def test_checkpoint_saved_twice_does_not_change_its_children(self):
+        # The child names the value that the first form of its parent saved. The second form has another value of the
+        # same version.
+        point = checkpoint({"a": "first"}, {"a": 1})
+        parent = self.saver.put(config("t"), point, {}, {"a": 1})
+        child = self.saver.put(parent, checkpoint({"a": "first"}, {"a": 1}), {}, {})
+        self.saver._known.clear()
+        self.saver.put(config("t"), {**point, "channel_values": {"a": "second"}}, {}, {"a": 1})
+        self.assertEqual(self.saver.get_tuple(parent).checkpoint["channel_values"], {"a": "second"})
+        self.assertEqual(self.saver.get_tuple(child).checkpoint["channel_values"], {"a": "first"})
+
+    def test_checkpoint_whose_parent_is_itself_does_not_loop(self):
+        point = checkpoint({"a": 1}, {"a": 1})
+        at = self.saver.put(config("t"), point, {}, {"a": 1})
+        metadata = {"counters_since_delta_snapshot": {"d": [1, 1]}}
+        self.saver.put(at, point, metadata, {"a": 1})
+        self.saver.prune(["t"])
+        self.assertEqual(len(list(self.saver.list(config("t")))), 1)
+
+    def test_write_may_arrive_before_its_checkpoint(self):
+        point = checkpoint({}, {})
+        at = config("t", "", point["id"])
+        self.saver.put_writes(at, [("b", 2), ("c", 3)], "task-2", "~2")
+        self.saver.put_writes(at, [("a", 1)], "task-9", "~1")
+        self.saver.put_writes(at, [("b", "ignored")], "task-2", "~2")
+        self.saver.put_writes(at, [("__error__", "one")], "task-2", "~2")
+        self.saver.put_writes(at, [("__error__", "two")], "task-2", "~2")
+        self.saver.put(config("t"), point, {}, {})
+        found = self.saver.get_tuple(at).pending_writes
+        expected = [("task-9", "a", 1), ("task-2", "__error__", "two"), ("task-2", "b", 2), ("task-2", "c", 3)]
+        self.assertEqual(found, expected)
+
+    def test_put_inside_a_list_loop_does_not_block(self):
+        # SqliteSaver holds its lock while it lists, and waits for itself here.
+        self.steps("t", 3)
+        for found in self.saver.list(config("t")):
+            self.saver.put(found.config, checkpoint({}, {}), {"source": "loop"}, {})
+        self.assertEqual(len(list(self.saver.list(config("t")))), 6)
+
+    def test_state_that_cannot_be_serialised_is_named(self):
+        cyclic: dict[str, Any] = {"list": []}
+        cyclic["list"].append(cyclic)
+        cases = [
+            ({"tools": [{}, {"client": threading.Lock()}]}, r"\$\.a\.tools\[1\]\.client: _thread\.lock"),
+            ({"call": lambda: None}, r"\$\.a\.call: builtins\.function"),
+            ({"file": open(os.devnull)}, r"\$\.a\.file: _io\.TextIOWrapper"),  # noqa: SIM115
+            (cyclic, r"\$\.a\.list\[0\]: a reference to a value that contains it"),
+        ]
+        for value, named in cases:
+            with self.assertRaisesRegex(annals.Invalid, named):
+                self.saver.put(config("t"), checkpoint({"a": value}, {"a": 1}), {}, {"a": 1})
+        cases[2][0]["file"].close()
+        self.assertEqual((self.keys(CHECKPOINTS), self.keys(VALUES)), (0, 0))
+
+    def test_thread_ids_of_any_text_are_kept_apart(self):
+        names = ["a", "a\0", "a\0\1b", "ab", "", "é", "x" * 2000, "a/b", "a\nb"]
+        for name in names:
+            self.steps(name, 1)
+        self.assertEqual(sorted(self.saver.threads()), sorted(names))
+        self.saver.delete_thread("a")
+        self.assertEqual(len(list(self.saver.list(config("a\0")))), 1)
+        self.assertEqual(list(self.saver.list(config("a"))), [])
+
+    def test_two_branches_with_one_version_number_keep_their_values(self):
+        root = self.saver.put(config("t"), checkpoint({"a": 0}, {"a": 1}), {}, {"a": 1})
+        branches = [self.saver.put(root, checkpoint({"a": x}, {"a": 2}), {}, {"a": 2}) for x in ("left", "right")]
+        read = [self.saver.get_tuple(at).checkpoint["channel_values"]["a"] for at in branches]
+        self.assertEqual(read, ["left", "right"])
+
+
+class Deleting(SaverCase):
+    def test_prune_keeps_what_a_delta_channel_is_rebuilt_from(self):
+        # The newest checkpoint has no value of the delta channel: it is the third one's value and the writes since.
+        made, at = [], config("t")
+        for step in range(6):
+            values = {"d": f"snapshot {step}"} if step == 2 else {}
+            versions = {"d": f"{step + 1}.0"}
+            counters = {} if step == 2 else {"counters_since_delta_snapshot": {"d": [1, 1]}}
+            at = self.saver.put(at, checkpoint(values, versions), {"step": step, **counters}, versions)
+            self.saver.put_writes(at, [("d", f"write {step}")], f"task-{step}")
+            made.append(at)
+        before = self.saver.get_delta_channel_history(config=made[-1], channels=["d"])["d"]
+        self.assertEqual(before["seed"], "snapshot 2")
+        self.assertEqual([write[2] for write in before["writes"]], ["write 2", "write 3", "write 4"])
+        self.saver.prune(["t"])
+        self.assertEqual(self.saver.get_delta_channel_history(config=made[-1], channels=["d"])["d"], before)
+        self.assertEqual(len(list(self.saver.list(config("t")))), 4)
+        self.saver.copy_thread("t", "copy")
+        copied = {"configurable": {**made[-1]["configurable"], "thread_id": "copy"}}
+        self.assertEqual(self.saver.get_delta_channel_history(config=copied, channels=["d"])["d"], before)
+
+    def test_prune_deletes_values_that_no_checkpoint_names(self):
+        made = self.steps("t", 10)
+        self.saver.prune(["t"])
+        self.assertEqual((self.keys(CHECKPOINTS), self.keys(VALUES)), (1, 2))
+        self.assertEqual(self.saver.get_tuple(made[-1]).checkpoint["channel_values"], {"n": 9, "kept": "always"})
+
+    def test_retain_leaves_every_thread_resumable(self):
+        self.steps("t", 5)
+        self.steps("u", 1)
+        self.assertEqual(self.saver.retain(older_than=timedelta(0), keep=2), 3)
+        self.assertEqual(self.saver.retain(older_than=timedelta(days=1)), 0)
+        self.assertEqual([len(list(self.saver.list(config(thread)))) for thread in ("t", "u")], [2, 1])
+
+    def test_deleted_thread_leaves_no_key_and_no_run(self):
+        self.steps("t", 3)
+        self.saver.put_writes(config("t", "", "early"), [("a", 1)], "task")
+        self.saver.delete_thread("t")
+        self.assertEqual([self.keys(space) for space in (CHECKPOINTS, VALUES, WRITES)], [0, 0, 0])
+        self.assertEqual(list(self.saver.threads()), [])
+        with self.assertRaises(annals.Error):
+            self.saver.store.namespace().run("thread/t")
+        self.steps("t", 1)
+        self.assertEqual(len(list(self.saver.list(config("t")))), 1)
+
+
+class Graphs(SaverCase):
+    def test_fork_into_another_thread_goes_on_with_changed_state(self):
+        # The article's wish: take thread run-42 at a step, change the planner's choice, go on as run-42-fork-1.
+        app = graph(self.saver)
+        app.invoke({"messages": ["hello"]}, config("run-42"))
+        self.assertEqual(app.get_state(config("run-42")).values["messages"][-1], "used tool_A")
+        at = self.saver.at("run-42", step=1)
+        self.assertEqual(at.checkpoint["channel_values"]["choice"], "tool_A")
+        forked = self.saver.fork("run-42", step=1, into="run-42-fork-1", update={"choice": "tool_B"})
+        result = app.invoke(None, forked)
+        self.assertEqual(result["messages"], ["hello", "plan 1", "used tool_B"])
+        self.assertEqual(app.get_state(config("run-42")).values["messages"][-1], "used tool_A")
+        info = self.saver.store.namespace().run("thread/run-42-fork-1").info
+        self.assertEqual(info.parent[0], "thread/run-42")
+        with self.assertRaises(annals.Conflict):
+            self.saver.fork("run-42", step=1, into="run-42-fork-1")
+        with self.assertRaises(annals.NotFound):
+            self.saver.fork("run-42", step=99, into="other")
+
+    def test_update_state_goes_on_in_the_same_thread(self):
+        app = graph(self.saver)
+        app.invoke({"messages": ["hello"]}, config("t"))
+        past = next(state for state in app.get_state_history(config("t")) if state.next == ("act",))
+        changed = app.update_state(past.config, {"choice": "tool_C"})
+        self.assertEqual(app.invoke(None, changed)["messages"][-1], "used tool_C")
+
+    def test_async_graph_saves_the_same(self):
+        async def run() -> list[str]:
+            app = graph(self.saver)
+            await app.ainvoke({"messages": ["hello"]}, config("t"))
+            return [state.next async for state in app.aget_state_history(config("t"))]
+
+        self.assertEqual(asyncio.run(run()), [(), ("act",), ("plan",), ("__start__",)])
+
+    def test_each_checkpoint_is_a_frame_of_the_threads_run(self):
+        app = graph(self.saver)
+        app.invoke({"messages": ["hello"]}, config("t"))
+        frames = list(self.saver.store.namespace().run("thread/t"))
+        self.assertEqual(len(frames), len(list(self.saver.list(config("t")))))
+        self.assertEqual({frame.component for frame in frames}, {"checkpoint"})
+
+
+class Sharing(SaverCase):
+    def test_eight_threads_save_at_once(self):
+        failures = []
+
+        def work(name: str) -> None:
+            try:
+                self.steps(name, 10)
+            except Exception as error:  # noqa: BLE001 - the test reports each
+                failures.append(error)
+
+        workers = [threading.Thread(target=work, args=(f"t{number}",)) for number in range(8)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        self.assertEqual(failures, [])
+        self.assertEqual(len(list(self.saver.list(None))), 80)
+
+    def test_four_processes_save_at_once(self):
+        command = [sys.executable, "-c", SAVE, str(self.directory / "store")]
+        savers = [subprocess.Popen([*command, name], stderr=subprocess.PIPE) for name in "abcd"]
+        for saver in savers:
+            _, complaint = saver.communicate()
+            self.assertEqual((saver.returncode, complaint), (0, b""))
+        for name in "abcd":
+            found = list(self.saver.list(config(name)))
+            self.assertEqual([point.metadata["step"] for point in found], list(range(29, -1, -1)))
+            self.assertEqual([len(point.pending_writes) for point in found], [1] * 30)
+
+
+class Migrating(SaverCase):
+    def test_sqlite_database_is_copied_and_compared(self):
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        database = self.directory / "old.sqlite"
+        with SqliteSaver.from_conn_string(str(database)) as old:
+            app = graph(old)
+            for thread in ("a", "b"):
+                app.invoke({"messages": ["hello"]}, config(thread))
+            expected = list(old.list(None))
+        self.assertEqual(self.saver.migrate_from_sqlite(database), len(expected))
+        found = list(self.saver.list(None))
+        self.assertEqual(len(found), len(expected))
+        for ours, theirs in zip(found, expected, strict=True):
+            self.assertEqual(ours.config, theirs.config)
+            self.assertEqual(ours.checkpoint["channel_values"], theirs.checkpoint["channel_values"])
+            self.assertEqual(ours.metadata, theirs.metadata)
+            self.assertEqual(ours.pending_writes, theirs.pending_writes)
+        app = graph(self.saver)
+        self.assertEqual(app.get_state(config("a")).values["messages"][-1], "used tool_A")
+
+    def test_copy_that_differs_is_an_error(self):
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        database = self.directory / "old.sqlite"
+        with SqliteSaver.from_conn_string(str(database)) as old:
+            graph(old).invoke({"messages": ["hello"]}, config("a"))
+        real = self.saver.get_tuple
+        self.saver.get_tuple = lambda at: real(at)._replace(metadata={"step": 99})
+        with self.assertRaisesRegex(annals.Damaged, "metadata of checkpoint"):
+            self.saver.migrate_from_sqlite(database)
+        with sqlite3.connect(database) as connection:
+            self.assertGreater(connection.execute("SELECT count(*) FROM checkpoints").fetchone()[0], 0)
+
+
+class LongTerm(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+
+        def embed(texts: list[str]) -> list[list[float]]:
+            return [[float(text.count(letter)) for letter in "abcdef"] for text in texts]
+
+        self.store = AnnalsStore(Path(directory.name) / "store", index={"embed": embed, "fields": ["text"]})
+        self.addCleanup(self.store.close)
+
+    def test_items_are_put_read_and_deleted(self):
+        self.store.put(("users", "7"), "name", {"text": "abc"})
+        first = self.store.get(("users", "7"), "name")
+        self.store.put(("users", "7"), "name", {"text": "abd"})
+        item = self.store.get(("users", "7"), "name")
+        self.assertEqual((item.value, item.created_at), ({"text": "abd"}, first.created_at))
+        self.store.delete(("users", "7"), "name")
+        self.assertIsNone(self.store.get(("users", "7"), "name"))
+        with self.assertRaises(annals.Invalid):
+            self.store.put(("users",), "lock", {"lock": threading.Lock()})
+
+    def test_search_filters_and_ranks(self):
+        for key, text, age in (("x", "aaa", 1), ("y", "bbb", 2), ("z", "aab", 3)):
+            self.store.put(("docs",), key, {"text": text, "age": age})
+        self.store.put(("docs", "deep"), "w", {"text": "fff", "age": 9})
+        self.store.put(("docs2",), "v", {"text": "aaa", "age": 9})
+        self.assertEqual([hit.key for hit in self.store.search(("docs",), query="a", limit=2)], ["x", "z"])
+        found = self.store.search(("docs",), filter={"age": {"$gt": 1}})
+        self.assertEqual(sorted(hit.key for hit in found), ["w", "y", "z"])
+        self.assertEqual(self.store.list_namespaces(), [("docs",), ("docs", "deep"), ("docs2",)])
+        self.assertEqual(self.store.list_namespaces(prefix=["docs"], max_depth=1), [("docs",)])
+
+    def test_async_forms_do_the_same(self):
+        async def run() -> Any:
+            await self.store.aput(("a",), "k", {"text": "b"})
+            return (await self.store.aget(("a",), "k")).value
+
+        self.assertEqual(asyncio.run(run()), {"text": "b"})
+
+
+if __name__ == "__main__":
+    unittest.main()

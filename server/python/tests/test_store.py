@@ -1,0 +1,242 @@
+"""The store from Python. Needs only the standard library: `python3 -m unittest discover server/python/tests`."""
+
+from __future__ import annotations
+
+import array
+import multiprocessing
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+import zlib
+from pathlib import Path
+
+import annals
+
+WRITER = """
+import sys, annals
+with annals.open(sys.argv[1]) as store:
+    space = store.namespace()
+    for number in range(int(sys.argv[3])):
+        space.put("notes", f"{sys.argv[2]}-{number:04}", b"value of " + sys.argv[2].encode())
+"""
+
+
+def read_in_child(path, answers):
+    with annals.open(path) as store:
+        answers.put(store.namespace().get("notes", "a"))
+
+
+class StoreCase(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.path = Path(directory.name) / "store"
+
+    def open(self, **options):
+        store = annals.open(self.path, **options)
+        self.addCleanup(store.close)
+        return store
+
+
+class Keys(StoreCase):
+    def test_value_kinds_read_back_as_bytes(self):
+        space = self.open().namespace()
+        kinds = [b"bytes", "text é", bytearray(b"array"), memoryview(b"every second one")[::2], array.array("H", [1, 2])]
+        for value in kinds:
+            space.put("notes", "key", value)
+            expected = value.encode() if isinstance(value, str) else bytes(value)
+            self.assertEqual(space.get("notes", b"key"), expected)
+        with self.assertRaisesRegex(TypeError, "bytes, str or a buffer"):
+            space.put("notes", "key", 7)
+
+    def test_scan_gives_pages_in_both_directions(self):
+        space = self.open().namespace()
+        space.write([("put", "notes", f"{number:03}", str(number)) for number in range(100)])
+        page, more = space.scan_page("notes", "010", "020", count=4)
+        self.assertEqual(([key for key, _ in page], more), ([b"010", b"011", b"012", b"013"], True))
+        page, _ = space.scan_page("notes", "010", "020", count=2, reverse=True, keys_only=True)
+        self.assertEqual(page, [(b"019", None), (b"018", None)])
+        self.assertEqual(space.scan_page("none", "")[0], [])
+
+    def test_batch_with_a_bad_change_writes_nothing(self):
+        space = self.open().namespace()
+        with self.assertRaises(annals.Invalid):
+            space.write([("put", "notes", "a", "1"), ("put", "db3", "b", "2")])
+        with self.assertRaises(TypeError):
+            space.write([("put", "notes", "a", "1"), ("erase", "notes", "b")])
+        self.assertIsNone(space.get("notes", "a"))
+
+    def test_deleted_key_is_gone(self):
+        space = self.open().namespace()
+        space.put("notes", "a", "1")
+        space.delete("notes", "a")
+        self.assertIsNone(space.get("notes", "a"))
+
+
+class Runs(StoreCase):
+    def test_run_reads_back_bit_exactly(self):
+        space = self.open().namespace("lending")
+        with space.begin_run("loan-42", agent="lending", tags=[("case", "42")]) as run:
+            call = run.record("llm", b"\x00request", "answer é", metadata='{"model":"m"}')
+            run.record("tool", "{}", b"", parent=call, error=True)
+            run.snapshot(b"state")
+        reader = space.run("loan-42")
+        frames = list(reader)
+        self.assertEqual([(frame.seq, frame.component, frame.parent) for frame in frames], [(1, "llm", None), (2, "tool", 1)])
+        self.assertEqual((frames[0].input, frames[0].output), (b"\x00request", "answer é".encode()))
+        self.assertEqual(reader.snapshot_at(2), (2, b"state"))
+        self.assertEqual((reader.info.status, reader.info.frames, reader.info.agent), ("ok", 2, "lending"))
+        self.assertEqual(frames[1].link, reader.info.fingerprint)
+
+    def test_exception_ends_a_run_as_failed(self):
+        space = self.open().namespace()
+        with self.assertRaises(KeyError), space.begin_run("r"):
+            raise KeyError("x")
+        self.assertEqual(space.run("r").info.status, "failed")
+
+    def test_fork_shares_frames(self):
+        space = self.open().namespace()
+        with space.begin_run("r") as run:
+            run.record("llm", "1", "one")
+            run.record("llm", "2", "two")
+        with space.fork("r", 1, "what-if") as fork:
+            fork.record("llm", "2b", "other")
+        self.assertEqual([frame.input for frame in space.run("what-if")], [b"1", b"2b"])
+        self.assertEqual(space.run("what-if").info.parent, ("r", 1))
+
+    def test_errors_have_classes(self):
+        space = self.open().namespace()
+        with self.assertRaises(annals.NotFound):
+            space.run("none")
+        space.begin_run("r").end()
+        with self.assertRaises(annals.Conflict):
+            space.begin_run("r")
+        space.drop_run("r")
+        with self.assertRaises(annals.Error):
+            space.run("r")
+        with self.assertRaises(annals.Invalid):
+            space.begin_run("")
+
+
+class Handles(StoreCase):
+    def test_closed_store_is_refused(self):
+        store = self.open()
+        space = store.namespace()
+        run = space.begin_run("r")
+        store.close()
+        store.close()
+        for call in (lambda: space.get("notes", "a"), lambda: run.record("llm", "", ""), store.namespaces):
+            with self.assertRaisesRegex(annals.Invalid, "is closed"):
+                call()
+
+    def test_missing_namespace_of_read_only_store_is_not_found(self):
+        with self.assertRaises(annals.NotFound):
+            annals.open(self.path, read_only=True)
+        self.open().close()
+        with self.assertRaises(annals.NotFound):
+            self.open(read_only=True).namespace("none")
+
+    def test_store_of_a_newer_format_is_unsupported(self):
+        self.open().close()
+        (manifest,) = self.path.glob("MANIFEST*")
+        data = bytearray(manifest.read_bytes())
+        # Each edit: crc u32, bytes u32, format u16. The crc covers the store's id and the edit's position.
+        at = 28
+        while at + 8 < len(data):
+            (length,) = struct.unpack_from("<I", data, at + 4)
+            data[at + 8] += 1
+            crc = zlib.crc32(data[at + 4 : at + 8 + length], zlib.crc32(struct.pack("<Q", at), zlib.crc32(data[8:24])))
+            struct.pack_into("<I", data, at, crc)
+            at += 8 + length
+        manifest.write_bytes(data)
+        with self.assertRaisesRegex(annals.Unsupported, "newer annals"):
+            annals.open(self.path)
+
+    def test_environment_names_the_store(self):
+        os.environ["ANNALS_STORE"] = str(self.path)
+        self.addCleanup(os.environ.pop, "ANNALS_STORE")
+        with annals.open() as store:
+            self.assertEqual(Path(store.path), self.path)
+
+    def test_threads_share_a_store(self):
+        space = self.open().namespace()
+        failures = []
+
+        def work(worker):
+            try:
+                for number in range(20):
+                    space.put("notes", f"{worker}-{number}", "v")
+            except annals.Error as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        self.assertEqual(len(space.keys("notes", 1000)), 160)
+
+
+class Processes(StoreCase):
+    def test_forked_child_must_not_use_the_parents_store(self):
+        # The child has neither the writer's thread nor its locks: a call would wait forever, and closing the store at
+        # the child's end would cut off what the parent is writing.
+        store = self.open()
+        space = store.namespace()
+        space.put("notes", "a", "1")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                space.get("notes", "a")
+            except annals.Invalid as error:
+                code = 0 if "a fork of it" in str(error) else 2
+            del space, store
+            os._exit(code)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        space.put("notes", "b", "2")
+        self.assertEqual(space.get("notes", "a"), b"1")
+
+    def test_child_that_opens_the_store_goes_through_the_parent(self):
+        store = self.open()
+        store.namespace().put("notes", "a", "1")
+        for method in ("fork", "spawn"):
+            context = multiprocessing.get_context(method)
+            answers = context.Queue()
+            child = context.Process(target=read_in_child, args=(self.path, answers))
+            child.start()
+            self.assertEqual(answers.get(), b"1", method)
+            child.join()
+            self.assertEqual(child.exitcode, 0, method)
+
+    def test_four_processes_write_at_once(self):
+        command = [sys.executable, "-c", WRITER, str(self.path)]
+        writers = [subprocess.Popen([*command, name, "50"], stderr=subprocess.PIPE) for name in "abcd"]
+        for writer in writers:
+            _, complaint = writer.communicate()
+            self.assertEqual((writer.returncode, complaint), (0, b""))
+        keys = self.open().namespace().keys("notes", 1000)
+        self.assertEqual(len(keys), 200)
+
+    def test_another_process_takes_the_store_over(self):
+        # The holder ends while the other one goes on: no write of either is lost.
+        command = [sys.executable, "-c", WRITER, str(self.path)]
+        holder = self.open()
+        holder.namespace().put("notes", "h", "1")
+        other = subprocess.Popen([*command, "o", "200"], stderr=subprocess.PIPE)
+        space = holder.namespace()
+        while space.get("notes", "o-0010") is None and other.poll() is None:
+            pass
+        holder.close()
+        _, complaint = other.communicate()
+        self.assertEqual((other.returncode, complaint), (0, b""))
+        self.assertEqual(len(self.open().namespace().keys("notes", 1000)), 201)
+
+
+if __name__ == "__main__":
+    unittest.main()
