@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import asyncio
+import importlib.util
 import multiprocessing
 import os
 import struct
@@ -15,6 +17,7 @@ import zlib
 from pathlib import Path
 
 import annals
+import annals.aio
 
 WRITER = """
 import sys, annals
@@ -120,6 +123,50 @@ class Runs(StoreCase):
             space.run("r")
         with self.assertRaises(annals.Invalid):
             space.begin_run("")
+
+
+class Tables(StoreCase):
+    def setUp(self):
+        super().setUp()
+        self.space = self.open().namespace()
+        for name, answer in (("a", b"<one>"), ("b", b"two")):
+            with self.space.begin_run(name) as run:
+                run.record("llm", "same", answer)
+                if name == "b":
+                    run.record("tool", "more", "x" * 1000)
+
+    def test_run_shows_as_html_without_markup_of_its_bodies(self):
+        shown = self.space.run("a")._repr_html_()
+        self.assertIn("&lt;one&gt;", shown)
+        self.assertIn("(1000 bytes)", self.space.run("b")._repr_html_())
+        self.assertIn("&lt;one&gt;", self.space.run("a").frame(1)._repr_html_())
+
+    def test_difference_names_frames_and_parts(self):
+        found = annals.difference(self.space.run("a"), self.space.run("b"))
+        self.assertEqual([row[:2] for row in found.rows], [(1, "output"), (2, "missing")])
+        self.assertIn("differs in", found._repr_html_())
+
+    def test_run_becomes_a_table_of_arrow_and_pandas(self):
+        run = self.space.run("b")
+        for name, module in (("to_arrow", "pyarrow"), ("to_pandas", "pandas")):
+            if importlib.util.find_spec(module) is None:
+                self.skipTest(f"{module} is not installed")
+            table = getattr(run, name)()
+            self.assertEqual((len(table), list(table["seq"])[0]), (2, 1) if name == "to_pandas" else (2, table["seq"][0]))
+
+
+class Asyncio(StoreCase):
+    def test_async_forms_read_what_they_wrote(self):
+        async def work():
+            async with annals.aio.open(self.path) as store:
+                space = await store.namespace()
+                await space.put("notes", "a", "1")
+                async with await space.begin_run("r") as run:
+                    await run.record("llm", "in", "out")
+                frames = [frame.output async for frame in (await space.run("r")).frames()]
+                return await space.get("notes", "a"), frames
+
+        self.assertEqual(asyncio.run(work()), (b"1", [b"out"]))
 
 
 class Handles(StoreCase):

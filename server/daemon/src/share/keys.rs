@@ -203,7 +203,7 @@ impl SharedKeys {
 
 fn apply(space: NoteSpace<'_>, notes: &NotedRuns, changes: Vec<KeyChange>) -> annals::Result<()> {
     let mut batch = space.namespace.batch();
-    let mut is_empty = true;
+    let (mut is_empty, mut notes_queued) = (true, Vec::new());
     for change in changes {
         match change {
             KeyChange::Put { keyspace, key, value } => {
@@ -215,16 +215,17 @@ fn apply(space: NoteSpace<'_>, notes: &NotedRuns, changes: Vec<KeyChange>) -> an
                 is_empty = false;
             }
             KeyChange::Note { run, id, input, output } => {
-                notes.note(space, &run, Note { id, input, output })?;
+                notes_queued.push(notes.note(space, &run, Note { id, input, output })?);
             }
             KeyChange::Fork { run, id, fork } => notes.fork(space, &run, &id, &fork)?,
             KeyChange::Drop { run } => notes.drop_run(space, &run)?,
         }
     }
+    // One write and one sync for notes and keys.
     if !is_empty {
         batch.submit_inline(Durability::Disk)?.wait()?;
     }
-    Ok(())
+    notes_queued.into_iter().try_for_each(|queued| queued.wait().map(drop))
 }
 
 /// Opens a keyspace to write it.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annals::{Component, ErrorKind, Frame, Namespace, Run, RunSpec};
+use annals::{Component, Durability, ErrorKind, Frame, Namespace, Run, RunSpec, Ticket};
 
 /// Maximum number of runs that stay open. The least recently noted one is released and resumed when it is noted next.
 const OPEN_RUNS_MAX: usize = 256;
@@ -32,23 +32,29 @@ impl NotedRuns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a note as a frame of a run, which begins with its first note.
+    /// Queues a note as a frame of a run, which begins with its first note. Whoever waits for the ticket, or for a
+    /// later one, writes it.
     ///
     /// # Errors
     /// `Conflict` if a run of this name has ended or is recorded by a program; `Unavailable`, `Poisoned`.
-    pub(super) fn note(&self, space: NoteSpace<'_>, run: &str, note: Note) -> annals::Result<()> {
+    pub(super) fn note(&self, space: NoteSpace<'_>, run: &str, note: Note) -> annals::Result<Ticket> {
         let metadata = serde_json::json!({ "checkpoint": note.id }).to_string();
         let frame = || {
             Frame::new(Component::Other(COMPONENT.to_owned()), note.input.clone(), note.output.clone())
                 .metadata(metadata.clone())
         };
-        let handle = self.run(space, run)?;
-        match handle.submit(frame()) {
-            Ok(_) => Ok(()),
+        let submit = |run: &Run| {
+            let mut batch = run.batch()?;
+            batch.durability(Durability::Disk);
+            batch.frame(frame())?;
+            batch.submit_inline()
+        };
+        match submit(&*self.run(space, run)?) {
+            Ok(ticket) => Ok(ticket),
             // The handle is of a store that was closed and opened again.
             Err(_) => {
                 self.release(space, run);
-                self.run(space, run)?.submit(frame()).map(drop)
+                submit(&*self.run(space, run)?)
             }
         }
     }

@@ -39,11 +39,15 @@ from annals._annals import (
     Unsupported,
     __version__,
 )
+from annals._tables import Difference, attach, difference
+
+attach()
 
 __all__ = [
     "Bug",
     "Conflict",
     "Damaged",
+    "Difference",
     "Diverged",
     "Error",
     "Frame",
@@ -61,6 +65,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "__version__",
+    "difference",
     "find_store",
     "open",
 ]
