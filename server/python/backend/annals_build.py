@@ -39,7 +39,6 @@ def build_editable(directory: str, settings: Any = None, metadata: str | None = 
 
 def _build_program() -> None:
     os.environ["MATURIN_PEP517_ARGS"] = f"--profile {PROFILE}"
-    # One command builds the module, too: the same features of shared crates, so nothing is compiled twice.
     command = ["cargo", "build", "--profile", PROFILE, "-p", "annals-cli"]
     subprocess.run(command, cwd=HERE, check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent.parent / "target"))

@@ -8,12 +8,16 @@ import unittest
 from pathlib import Path
 
 import annals
-from annals.sessions import OpenAISession
+from annals.sessions import ClaudeSessionStore, OpenAISession
 
 try:
     import agents
 except ImportError:
     agents = None
+try:
+    import claude_agent_sdk
+except ImportError:
+    claude_agent_sdk = None
 
 
 class OpenAI(unittest.TestCase):
@@ -55,6 +59,37 @@ class OpenAI(unittest.TestCase):
         from agents.memory import Session
 
         self.assertIsInstance(OpenAISession("a", self.store), Session)
+
+
+@unittest.skipIf(claude_agent_sdk is None, "claude-agent-sdk is not installed")
+class Claude(unittest.TestCase):
+    def test_the_sdks_conformance_suite_passes(self):
+        from claude_agent_sdk.testing import run_session_store_conformance
+
+        with tempfile.TemporaryDirectory() as directory:
+            made = []
+
+            def make():
+                made.append(ClaudeSessionStore(Path(directory) / str(len(made))))
+                return made[-1]
+
+            asyncio.run(run_session_store_conformance(make))
+            for store in made:
+                store.close()
+
+    def test_entry_that_is_sent_again_is_kept_once(self):
+        async def work(store):
+            key = {"project_key": "p", "session_id": "s"}
+            entry = {"type": "user", "uuid": "u1", "text": "é"}
+            await store.append(key, [entry, {"type": "title"}])
+            await store.append(key, [entry, {"type": "title"}, entry])
+            return await store.load(key)
+
+        with tempfile.TemporaryDirectory() as directory:
+            store = ClaudeSessionStore(Path(directory) / "store")
+            loaded = asyncio.run(work(store))
+            store.close()
+        self.assertEqual([entry["type"] for entry in loaded], ["user", "title", "title"])
 
 
 if __name__ == "__main__":
