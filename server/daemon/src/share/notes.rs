@@ -18,7 +18,7 @@ const TAG: (&str, &str) = ("annals.notes", "checkpoints");
 
 /// The runs that one process keeps open.
 #[derive(Debug, Default)]
-pub struct NotedRuns(Mutex<OpenRuns>);
+pub(super) struct NotedRuns(Mutex<OpenRuns>);
 
 #[derive(Debug, Default)]
 struct OpenRuns {

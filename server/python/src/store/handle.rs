@@ -39,7 +39,12 @@ impl StoreHandle {
         } else {
             StoreSource::Shared(SharedKeys::open(&path, &Options::default())?)
         };
-        Ok(Self { source: Some(source), path, process: std::process::id(), is_closed: AtomicBool::new(false) })
+        Ok(Self {
+            source: Some(source),
+            path,
+            process: std::process::id(),
+            is_closed: AtomicBool::new(false),
+        })
     }
 
     /// How the store is open.

@@ -33,7 +33,8 @@ pub(crate) fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     if let Ok(bytes) = value.cast::<PyByteArray>() {
         return Ok(bytes.to_vec());
     }
-    let wrong = |_| PyTypeError::new_err(format!("expected bytes, str or a buffer, not {}", value.get_type()));
+    let wrong =
+        |_| PyTypeError::new_err(format!("expected bytes, str or a buffer, not {}", value.get_type()));
     // Copies any buffer, also one that is not contiguous.
     let copy = PyMemoryView::from(value).map_err(wrong)?.call_method0("tobytes")?;
     Ok(copy.cast_into::<PyBytes>()?.as_bytes().to_vec())
@@ -109,7 +110,13 @@ impl PyNamespace {
     }
 
     /// Sets a key. The value is on disk when this returns.
-    fn put(&self, py: Python<'_>, keyspace: String, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn put(
+        &self,
+        py: Python<'_>,
+        keyspace: String,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let change = KeyChange::Put { keyspace, key: bytes_of(key)?, value: bytes_of(value)? };
         py.detach(|| self.handle.shared()?.write(&self.name, vec![change])).map_err(to_py)
     }
@@ -196,8 +203,10 @@ impl PyNamespace {
 
     /// All runs, oldest first.
     fn runs(&self, py: Python<'_>) -> PyResult<Vec<PyRunInfo>> {
-        py.detach(|| self.engine()?.runs()?.map(|info| info.map(PyRunInfo::from)).collect::<annals::Result<_>>())
-            .map_err(to_py)
+        py.detach(|| {
+            self.engine()?.runs()?.map(|info| info.map(PyRunInfo::from)).collect::<annals::Result<_>>()
+        })
+        .map_err(to_py)
     }
 
     /// Drops a run: reading it then fails with `Gone`. Forks keep the frames that they share.
