@@ -8,9 +8,6 @@ mod handle;
 mod namespace;
 mod run;
 
-pub(crate) use errors::to_py;
-pub(crate) use handle::StoreHandle;
-
 use pyo3::prelude::*;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
