@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import operator
 import os
+import random
 import sqlite3
 import subprocess
 import sys
@@ -22,7 +23,7 @@ try:
     from langgraph.checkpoint.base.id import uuid6
     from langgraph.graph import END, START, StateGraph
 
-    from annals.langgraph import CHECKPOINTS, VALUES, WRITES, AnnalsSaver, AnnalsStore
+    from annals.langgraph import CHECKPOINTS, CHUNK_BYTES, CHUNKS, HEAD_BYTES, VALUES, WRITES, AnnalsSaver, AnnalsStore
 except ImportError as error:
     raise unittest.SkipTest(f"langgraph is not installed: {error}") from None
 
@@ -116,7 +117,6 @@ class Saving(SaverCase):
         point = checkpoint({"a": "first"}, {"a": 1})
         parent = self.saver.put(config("t"), point, {}, {"a": 1})
         child = self.saver.put(parent, checkpoint({"a": "first"}, {"a": 1}), {}, {})
-        self.saver._known.clear()
         self.saver.put(config("t"), {**point, "channel_values": {"a": "second"}}, {}, {"a": 1})
         self.assertEqual(self.saver.get_tuple(parent).checkpoint["channel_values"], {"a": "second"})
         self.assertEqual(self.saver.get_tuple(child).checkpoint["channel_values"], {"a": "first"})
@@ -206,6 +206,28 @@ class Deleting(SaverCase):
         self.saver.prune(["t"])
         self.assertEqual((self.keys(CHECKPOINTS), self.keys(VALUES)), (1, 2))
         self.assertEqual(self.saver.get_tuple(made[-1]).checkpoint["channel_values"], {"n": 9, "kept": "always"})
+
+    def test_long_value_reads_back_after_growth_copies_and_pruning(self):
+        # Lengths at and beside the borders of chunks; each value is the one before and more.
+        rng, at, made = random.Random(7), config("t"), []
+        text = rng.randbytes(4 * CHUNK_BYTES).hex()[: 4 * CHUNK_BYTES]
+        lengths = [0, HEAD_BYTES - 10, *(HEAD_BYTES + n * CHUNK_BYTES + d for n in (1, 2, 3) for d in (-9, -5, -1, 0, 1))]
+        for step, length in enumerate(lengths):
+            at = self.saver.put(at, checkpoint({"a": text[:length]}, {"a": step}), {"step": step}, {"a": step})
+            made.append((at, length))
+        self.saver.copy_thread("t", "copy")
+        for thread in ("t", "copy"):
+            for place, length in made:
+                found = self.saver.get_tuple({"configurable": {**place["configurable"], "thread_id": thread}})
+                self.assertEqual(found.checkpoint["channel_values"]["a"], text[:length])
+        before = self.keys(CHUNKS)
+        self.saver.prune(["t"])
+        self.assertEqual(self.saver.get_tuple(at).checkpoint["channel_values"]["a"], text[: lengths[-1]])
+        self.saver.delete_thread("copy")
+        self.assertLess(self.keys(CHUNKS), before)
+        self.assertLessEqual(self.keys(CHUNKS), 3)
+        self.saver.delete_thread("t")
+        self.assertEqual((self.keys(CHUNKS), self.keys(VALUES)), (0, 0))
 
     def test_retain_leaves_every_thread_resumable(self):
         self.steps("t", 5)

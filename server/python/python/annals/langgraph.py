@@ -14,10 +14,12 @@ Where things are, in one namespace of the store:
 | langgraph.threads | thread | when its first checkpoint was saved |
 | langgraph.checkpoints | thread, checkpoint namespace, checkpoint id | parent, checkpoint without values, metadata, value keys |
 | langgraph.values | thread, checkpoint namespace, channel, id of the checkpoint that saved it | a channel's value |
+| langgraph.chunks | thread, checkpoint namespace, BLAKE2b-128 of the chunk | 64 KiB of long values |
 | langgraph.writes | thread, checkpoint namespace, checkpoint id, task, index | a pending write |
 
 A value is the `(type, bytes)` of the serializer, verbatim. A checkpoint names the values it has, so a channel that
-did not change is not saved again, and the store keeps equal ranges of bytes once. Each checkpoint is also a frame of
+did not change is not saved again. A long value names its whole chunks, so a list that grows is written from its last
+chunk on, and the store keeps equal ranges of bytes once. Each checkpoint is also a frame of
 the run `thread/THREAD`, which `annals runs` lists; a forked thread is a fork of that run.
 """
 
@@ -26,11 +28,11 @@ from __future__ import annotations
 import asyncio
 import builtins
 import dataclasses
+import hashlib
 import json
 import random
 import struct
 import threading
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -58,12 +60,16 @@ __all__ = ["AnnalsSaver", "AnnalsStore"]
 THREADS = "langgraph.threads"
 CHECKPOINTS = "langgraph.checkpoints"
 VALUES = "langgraph.values"
+CHUNKS = "langgraph.chunks"
 WRITES = "langgraph.writes"
 
 # The first byte of a checkpoint's record. A record with another one was written by a newer annals.
 FORMAT = 1
-# Value keys of checkpoints that stay in memory, so that a put does not read its parent.
-KNOWN_MAX = 1024
+CHUNK_BYTES = 64 << 10
+DIGEST_BYTES = 16
+# The first bytes of a value hold the length of a list, which changes with each element: they are in no chunk.
+HEAD_BYTES = 64
+WHOLE, CHUNKED = b"\0", b"\1"
 # Most changes in one write while threads are copied or deleted.
 BATCH = 150
 # Indexes of writes are signed; keys sort as bytes.
@@ -115,6 +121,15 @@ def _unpack(data: bytes) -> list[bytes]:
     return parts
 
 
+def _digests(stored: bytes) -> tuple[list[bytes], bytes]:
+    """The digests of a value's chunks, and its first and last bytes."""
+    if stored[:1] != CHUNKED:
+        return [], b""
+    (count,) = struct.unpack_from(">I", stored, 1)
+    end = 5 + count * DIGEST_BYTES
+    return [stored[at : at + DIGEST_BYTES] for at in range(5, end, DIGEST_BYTES)], stored[end:]
+
+
 def _index(index: int) -> bytes:
     return _text(f"{index + INDEX_BIAS:08x}")
 
@@ -134,8 +149,6 @@ def run_name(thread_id: str) -> str:
     """The name of the run that shows a thread's checkpoints."""
     name = "thread/" + "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in thread_id)
     if len(name.encode("utf-8", "replace")) > RUN_NAME_BYTES:
-        import hashlib
-
         digest = hashlib.sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest()
         name = f"thread/sha256-{digest}"
     return name.encode("utf-8", "replace").decode()
@@ -214,7 +227,6 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         self._owns = not isinstance(store, annals.Store)
         self.store: annals.Store = annals.open(store) if self._owns else store
         self._space = self.store.namespace(namespace)
-        self._known: OrderedDict[tuple[str, str, str], list[ValueRef]] = OrderedDict()
         self._threads: set[str] = set()
         self._lock = threading.Lock()
 
@@ -362,8 +374,44 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             raise annals.Damaged(
                 f"channel {channel!r} of checkpoint {checkpoint_id} of thread {thread!r} has no value in the store"
             )
-        kind, _, value = data.partition(b"\0")
-        return kind.decode(), value
+        kind, _, stored = data.partition(b"\0")
+        if stored[:1] == WHOLE:
+            return kind.decode(), stored[1:]
+        digests, ends = _digests(stored)
+        parts = [ends[:HEAD_BYTES]]
+        for digest in digests:
+            chunk = self._space.get(CHUNKS, _key(thread, ns) + _text(digest.hex()))
+            if chunk is None:
+                raise annals.Damaged(f"a chunk of channel {channel!r} of thread {thread!r} is not in the store")
+            parts.append(chunk)
+        return kind.decode(), b"".join((*parts, ends[HEAD_BYTES:]))
+
+    def _value_changes(
+        self, thread: str, ns: str, channel: str, saved_by: str, before: str | None, typed: tuple[str, bytes]
+    ) -> builtins.list[tuple[Any, ...]]:
+        """Writes a value. Chunks that the value of checkpoint `before` names are in the store already."""
+        kind, value = typed
+        key = _key(thread, ns, channel, saved_by)
+        whole = max(len(value) - HEAD_BYTES, 0) // CHUNK_BYTES
+        if not whole:
+            return [("put", VALUES, key, kind.encode() + b"\0" + WHOLE + value)]
+        known: set[bytes] = set()
+        if before is not None:
+            earlier = (self._space.get(VALUES, _key(thread, ns, channel, before)) or b"").partition(b"\0")[2]
+            known.update(_digests(earlier)[0])
+        changes: list[tuple[Any, ...]] = []
+        digests = []
+        for start in range(HEAD_BYTES, HEAD_BYTES + whole * CHUNK_BYTES, CHUNK_BYTES):
+            chunk = value[start : start + CHUNK_BYTES]
+            digest = hashlib.blake2b(chunk, digest_size=DIGEST_BYTES).digest()
+            digests.append(digest)
+            if digest not in known:
+                known.add(digest)
+                changes.append(("put", CHUNKS, _key(thread, ns) + _text(digest.hex()), chunk))
+        ends = value[:HEAD_BYTES] + value[HEAD_BYTES + whole * CHUNK_BYTES :]
+        stored = CHUNKED + struct.pack(">I", whole) + b"".join(digests) + ends
+        changes.append(("put", VALUES, key, kind.encode() + b"\0" + stored))
+        return changes
 
     def _writes(
         self, thread: str, ns: str, checkpoint_id: str
@@ -423,6 +471,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         saved_by = f"{checkpoint_id}+{random.getrandbits(64):016x}" if exists else ""
         inherited = self._refs(thread, ns, parent) if parent else []
         earlier = {(channel, version): saver for channel, version, saver in inherited}
+        latest = {channel: saver or parent for channel, _, saver in inherited if saver is not None}
         changes: list[tuple[Any, ...]] = []
         refs: list[ValueRef] = []
         for channel, version in checkpoint["channel_versions"].items():
@@ -431,9 +480,9 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
                 saver = earlier[named]
                 refs.append((*named, parent if saver == "" else saver))
             elif channel in values:
-                kind, value = self._dumps(values[channel], f"$.{channel}")
-                at = _key(thread, ns, channel, saved_by or checkpoint_id)
-                changes.append(("put", VALUES, at, kind.encode() + b"\0" + value))
+                typed = self._dumps(values[channel], f"$.{channel}")
+                before = latest.get(channel)
+                changes += self._value_changes(thread, ns, channel, saved_by or checkpoint_id, before, typed)
                 refs.append((*named, saved_by))
             else:
                 refs.append((*named, None))
@@ -447,7 +496,6 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         shown["channels"] = [ref[0] for ref in refs if ref[2] == saved_by]
         changes.append(("put", CHECKPOINTS, key, record.encode()))
         changes.append(("note", run_name(thread), checkpoint_id, _json(note), _json(shown)))
-        self._remember(thread, ns, checkpoint_id, refs)
         return changes
 
     def _dumps(self, value: Any, path: str) -> tuple[str, bytes]:
@@ -458,20 +506,8 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             raise annals.Invalid(f"the state cannot be saved: {place} cannot be serialised ({error})") from error
 
     def _refs(self, thread: str, ns: str, checkpoint_id: str) -> builtins.list[ValueRef]:
-        with self._lock:
-            known = self._known.get((thread, ns, checkpoint_id))
-        if known is not None:
-            return known
         data = self._space.get(CHECKPOINTS, _key(thread, ns, checkpoint_id))
         return [] if data is None else _Record.decode(data).refs
-
-    def _remember(self, thread: str, ns: str, checkpoint_id: str, refs: builtins.list[ValueRef] | None) -> None:
-        with self._lock:
-            self._known.pop((thread, ns, checkpoint_id), None)
-            if refs is not None:
-                self._known[thread, ns, checkpoint_id] = refs
-            while len(self._known) > KNOWN_MAX:
-                self._known.popitem(last=False)
 
     def put_writes(
         self,
@@ -593,16 +629,11 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         thread = str(thread_id)
         prefix = _key(thread)
         # The checkpoints first: one that is found has all its values.
-        for keyspace in (CHECKPOINTS, WRITES, VALUES):
+        for keyspace in (CHECKPOINTS, WRITES, VALUES, CHUNKS):
             self._delete_keys(keyspace, (key for key, _ in self._scan(keyspace, prefix, keys_only=True)))
-        self._forget(thread)
-        self._space.write([("delete", THREADS, _text(thread)), ("drop", run_name(thread))])
-
-    def _forget(self, thread: str) -> None:
         with self._lock:
             self._threads.discard(thread)
-            for known in [known for known in self._known if known[0] == thread]:
-                del self._known[known]
+        self._space.write([("delete", THREADS, _text(thread)), ("drop", run_name(thread))])
 
     def _delete_keys(self, keyspace: str, keys: Iterable[bytes]) -> None:
         changes: list[tuple[Any, ...]] = []
@@ -708,6 +739,11 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
 
     def _keep_only(self, thread: str, ns: str, kept: set[str]) -> int:
         """Deletes the other checkpoints of a thread's namespace, and the values that no kept one names."""
+        # The candidates first: what a put adds meanwhile is none of them.
+        candidates = {
+            keyspace: [key for key, _ in self._scan(keyspace, _key(thread, ns), keys_only=True)]
+            for keyspace in (VALUES, CHUNKS)
+        }
         named: set[bytes] = set()
         doomed = []
         for _, _, checkpoint_id, record in self._records(thread, ns):
@@ -717,15 +753,20 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             for channel, _, saver in record.refs:
                 if saver is not None:
                     named.add(_key(thread, ns, channel, saver or checkpoint_id))
+        if not doomed:
+            return 0
         self._delete_keys(CHECKPOINTS, (_key(thread, ns, checkpoint_id) for checkpoint_id in doomed))
         for checkpoint_id in doomed:
-            self._remember(thread, ns, checkpoint_id, None)
             prefix = _key(thread, ns, checkpoint_id)
             self._delete_keys(WRITES, (key for key, _ in self._scan(WRITES, prefix, keys_only=True)))
-        if doomed:
-            values = (key for key, _ in self._scan(VALUES, _key(thread, ns), keys_only=True))
-            self._delete_keys(VALUES, (key for key in values if key not in named))
+        self._delete_keys(VALUES, (key for key in candidates[VALUES] if key not in named))
+        if candidates[CHUNKS]:
+            chunks = {_key(thread, ns) + _text(digest.hex()) for key in named for digest in self._digests_at(key)}
+            self._delete_keys(CHUNKS, (key for key in candidates[CHUNKS] if key not in chunks))
         return len(doomed)
+
+    def _digests_at(self, key: bytes) -> builtins.list[bytes]:
+        return _digests((self._space.get(VALUES, key) or b"").partition(b"\0")[2])[0]
 
     def _drop_if_empty(self, thread: str) -> None:
         prefix = _key(thread)
@@ -762,6 +803,11 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
                     key = _key(source, ns, channel, saver or checkpoint_id)
                     if saver is not None and key not in copied:
                         copied.add(key)
+                        for digest in self._digests_at(key):
+                            chunk = _key(source, ns) + _text(digest.hex())
+                            if chunk not in copied:
+                                copied.add(chunk)
+                                add(CHUNKS, chunk, self._space.get(CHUNKS, chunk))
                         add(VALUES, key, self._space.get(VALUES, key))
                 if checkpoint_id not in without_writes:
                     for key, value in self._scan(WRITES, _key(source, ns, checkpoint_id)):
