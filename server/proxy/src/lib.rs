@@ -10,8 +10,8 @@
 //! texts, over HTTP), `program` (the child process), `spool` (a body that can be sent again), `destination`
 //! (the store or process to record into), `nondet` (clocks and randomness), `network` (connections besides the proxy), `error`, `origin` and
 //! `own_frames` (the program of a run), `proxy` (listening, recording, replaying), `session` (a program and
-//! its proxy), [`mod@inspect`] (a program before it is recorded), `middleware` (a program that records
-//! itself), `run_usage` (tokens and cost).
+//! its proxy), [`mod@inspect`] (a program before it is recorded), `in_process` and `middleware` (a program
+//! that records itself), `run_usage` (tokens and cost).
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 pub mod body;
@@ -19,6 +19,7 @@ mod chat_client;
 pub mod destination;
 pub mod embeddings;
 mod error;
+pub mod in_process;
 pub mod inspect;
 mod judge;
 #[cfg(feature = "middleware")]

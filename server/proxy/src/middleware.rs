@@ -25,11 +25,12 @@ use annals::{Namespace, Run, RunReader, RunSpec, Status};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::http::{Extensions, response};
-use reqwest::{Body, Request, Response, ResponseBuilderExt, Url};
+use reqwest::{Body, Request, Response, ResponseBuilderExt};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 use tokio::time::Instant;
 
 use crate::error::SessionError;
+use crate::in_process::host;
 use crate::mounts::Mounts;
 use crate::origin::{Origin, random_key};
 use crate::program::Program;
@@ -210,10 +211,4 @@ async fn proxy_request(request: &mut Request) -> Result<ProxyRequest> {
         wire: None,
         arrived: None,
     })
-}
-
-/// Host and port, without the scheme's default port.
-fn host(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }

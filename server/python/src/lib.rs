@@ -1,7 +1,9 @@
 //! The extension module `annals._annals`: what the Python package does in Rust.
 //!
-//! `store` is the store, its namespaces, keyspaces and runs. The modules of the package say what users call.
+//! `store` is the store, its namespaces, keyspaces and runs; `session` records and replays this process. The modules of
+//! the package say what users call.
 
+mod session;
 mod store;
 
 use pyo3::prelude::*;
@@ -9,5 +11,6 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _annals(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    store::register(module)
+    store::register(module)?;
+    session::register(module)
 }

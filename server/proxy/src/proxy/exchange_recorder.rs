@@ -205,14 +205,14 @@ impl ExchangeRecorder {
         self.exchange.volatile.local = true;
     }
 
-    pub(super) fn set_head(&mut self, status: StatusCode, headers: Headers) {
+    pub(crate) fn set_head(&mut self, status: StatusCode, headers: Headers) {
         self.exchange.http.status = Some(status.as_u16());
         self.exchange.volatile.response_headers = headers;
         let removed = self.exchange.volatile.response_headers.remove_secrets();
         self.recorder.counts().secrets_removed += removed as u64;
     }
 
-    pub(super) fn push_part(&mut self, bytes: Bytes) {
+    pub(crate) fn push_part(&mut self, bytes: Bytes) {
         let Some(frame) = self.frame.clone() else { return };
         let after = self.began.elapsed();
         let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
@@ -263,7 +263,7 @@ impl ExchangeRecorder {
     }
 
     /// Writes the frame's end in the background.
-    pub(super) fn end(mut self, broken: Option<String>) {
+    pub(crate) fn end(mut self, broken: Option<String>) {
         self.close(broken);
     }
 

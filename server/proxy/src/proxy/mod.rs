@@ -46,6 +46,9 @@ pub use multi_run::{RequestRefusal, RunAccess, RunEndError, RunProxyState, Writa
 pub(crate) use onward::{OnwardProxy, ServedCalls};
 pub use record::RecordingSummary;
 pub(crate) use record::{ProxyRecorder, RecorderPool, http_exchange};
-pub use replay::{ProxyReplayer, ReplayOptions, ReplaySummary, Timing};
+pub use replay::{
+    ProxyReplayer, RecordedAnswer, RecordedResult, ReplayOptions, ReplaySummary, Timing,
+};
+pub(crate) use exchange_recorder::ExchangeRecorder;
 pub(crate) use steered::SteeredProxy;
 pub use steered::{BodyEdit, CallAction, GivenAnswer, OtherCalls, RerunPlan};

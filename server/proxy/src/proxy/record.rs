@@ -311,7 +311,6 @@ impl ProxyRecorder {
     }
 
     /// Begins the recording of an exchange that somebody else sends.
-    #[cfg(feature = "middleware")]
     pub(crate) fn begin(&self, asked: &ProxyRequest) -> ExchangeRecorder {
         ExchangeRecorder::begin(&self.0, asked, asked.body.clone(), None, self.0.arrival())
     }

@@ -5,6 +5,10 @@
 //! ([`super::answer_ends`]), so that a program sees its calls end in the recorded order. An answer that would
 //! wait for ever is sent after a while, and that counts as a divergence.
 
+mod in_process;
+
+pub use in_process::{RecordedAnswer, RecordedResult};
+
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -91,6 +95,8 @@ pub struct ReplayOptions {
     pub chaos: Option<u64>,
     /// Secrets that were removed from the recording and are known here: requests are compared without them.
     pub secrets: Secrets,
+    /// Whether frames of other calls, such as tools, are answered, too. The proxy cannot see these calls.
+    pub other_calls: bool,
 }
 
 /// The result of a replay.
@@ -173,7 +179,12 @@ impl ProxyReplayer {
             let frame = reader.frame_info(seq)?;
             let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata);
             // Other frames belong to the program; an unfinished frame has no answer.
-            let Ok(exchange) = exchange else { continue };
+            let Ok(exchange) = exchange else {
+                if options.other_calls && !frame.incomplete {
+                    calls.extend(in_process::other_call(&reader, &key, seq, &frame.metadata)?);
+                }
+                continue;
+            };
             if frame.incomplete || exchange.http.status.is_none() {
                 continue;
             }

@@ -15,7 +15,7 @@ mod onward;
 mod record;
 mod replay;
 mod rerun;
-mod secrets;
+pub(crate) mod secrets;
 mod stage;
 
 pub use attach::{AttachOptions, AttachReport, attach};

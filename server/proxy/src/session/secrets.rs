@@ -14,7 +14,7 @@ use annals_policy::redact::{RedactingReader, Secrets};
 ///
 /// # Errors
 /// `Secret` if one is not set, or if a value is too short or too long, or there are too many.
-pub(super) fn named_secrets(names: &[String]) -> Result<Secrets, SessionError> {
+pub(crate) fn named_secrets(names: &[String]) -> Result<Secrets, SessionError> {
     let mut values = Vec::new();
     for name in names {
         match std::env::var_os(name).filter(|value| !value.is_empty()) {
@@ -35,7 +35,7 @@ pub(super) fn named_secrets(names: &[String]) -> Result<Secrets, SessionError> {
 }
 
 /// The secrets of a recorded run that are set here, and whether they are complete.
-pub(super) fn known_secrets(origin: &Origin) -> (Secrets, bool) {
+pub(crate) fn known_secrets(origin: &Origin) -> (Secrets, bool) {
     let set = |name: &String| Some((name.clone(), std::env::var_os(name)?.into_vec()));
     let values: Vec<_> = origin.secrets.iter().filter_map(set).collect();
     let (secrets, refused) = Secrets::new(&values);

@@ -14,8 +14,10 @@ No framework is imported here: `annals.langgraph` and the other modules import t
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
+from typing import Any
 
 from annals._annals import (
     Bug,
@@ -67,8 +69,35 @@ __all__ = [
     "__version__",
     "difference",
     "find_store",
+    "nondet",
     "open",
+    "current_run",
+    "frozen",
+    "merge_recorded",
+    "record",
+    "replay",
+    "tool",
+    "NotSerializable",
+    "Receipt",
+    "ToolError",
+    "Unrecorded",
 ]
+
+# Loaded when they are used: importing annals patches nothing and starts nothing.
+_LAZY = {
+    **dict.fromkeys(("NotSerializable", "Unrecorded", "ToolError"), "annals.errors"),
+    **dict.fromkeys(("record", "replay", "current_run", "Receipt"), "annals.recording"),
+    **dict.fromkeys(("tool",), "annals.tools"),
+    **dict.fromkeys(("frozen", "merge_recorded"), "annals.snapshots"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "nondet":
+        return importlib.import_module("annals.nondet")
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'annals' has no attribute {name!r}")
 
 
 def find_store(path: str | os.PathLike[str] | None = None) -> Path:

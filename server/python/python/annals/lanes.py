@@ -1,0 +1,183 @@
+"""Which session and which lane a line of the program belongs to.
+
+A lane is a thread or a task. Its id says how it was started: `0` is the block itself, `0/2` the second thread,
+task or job that the block started. So a replay finds the same lane under the same id, whatever order the threads
+run in. Lanes are counted while a session is open, by patches of `Thread.start`, `Executor.submit` and the event
+loop's `create_task`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import functools
+import threading
+from typing import Any
+
+from annals.errors import Invalid
+
+_LANE: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("annals_lane", default=None)
+# Set while annals itself, or a client below a recorded call, runs: its calls are not the program's.
+_INSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar("annals_inside", default=False)
+_open: list[Any] = []
+_lock = threading.Lock()
+
+
+class Lane:
+    """A thread or a task of a session."""
+
+    __slots__ = ("_lock", "answer", "children", "id", "pending", "session", "values")
+
+    def __init__(self, session: Any, id: str) -> None:
+        self.session = session
+        self.id = id
+        self.children = 0
+        self._lock = threading.Lock()
+        self.pending: list[str] = []
+        self.values: Any = None
+        self.answer: Any = None
+
+    def child(self) -> Lane:
+        """The lane of a thread or task that this lane starts."""
+        with self._lock:
+            self.children += 1
+            return self.session.lane(f"{self.id}/{self.children}")
+
+
+def current() -> Lane | None:
+    """The lane of the caller, or None outside of every session.
+
+    A thread that was started before the block belongs to the one open session. If several are open, none can be
+    told, which is an error.
+    """
+    if _INSIDE.get():
+        return None
+    lane = _LANE.get()
+    if lane is not None and lane.session.is_open:
+        return lane
+    sessions = list(_open)
+    if not sessions:
+        return None
+    if len(sessions) == 1:
+        return sessions[0].lane(f"?{threading.current_thread().name}")
+    raise Invalid(
+        "several annals blocks are open, and this thread was started by none of them: "
+        "start it inside of the block"
+    )
+
+
+@contextlib.contextmanager
+def inside():
+    """Marks calls as annals' own."""
+    token = _INSIDE.set(True)
+    try:
+        yield
+    finally:
+        _INSIDE.reset(token)
+
+
+def enter(session: Any) -> contextvars.Token:
+    """Opens a session for this context."""
+    with _lock:
+        _open.append(session)
+        if len(_open) == 1:
+            _patch()
+    return _LANE.set(session.lane("0"))
+
+
+def leave(session: Any, token: contextvars.Token | None) -> None:
+    """Closes a session."""
+    with _lock:
+        if session in _open:
+            _open.remove(session)
+            if not _open:
+                _unpatch()
+    if token is not None:
+        # Another context may close the block, for example a generator that is collected.
+        with contextlib.suppress(ValueError):
+            _LANE.reset(token)
+
+
+def open_sessions() -> list[Any]:
+    """All open sessions."""
+    return list(_open)
+
+
+def _with_lane(lane: Lane, function):
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        token = _LANE.set(lane)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _LANE.reset(token)
+
+    return run
+
+
+_originals: list[tuple[Any, str, Any]] = []
+
+
+def replace(owner: Any, name: str, make, into: list[tuple[Any, str, Any]]) -> None:
+    """Replaces an attribute; `restore` puts the originals back."""
+    original = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
+    if original is None:
+        return
+    into.append((owner, name, original))
+    setattr(owner, name, make(original))
+
+
+def restore(originals: list[tuple[Any, str, Any]]) -> None:
+    """Puts replaced attributes back, the last one first."""
+    while originals:
+        owner, name, original = originals.pop()
+        setattr(owner, name, original)
+
+
+def _patch() -> None:
+    def thread_start(original):
+        @functools.wraps(original)
+        def start(self):
+            lane = current()
+            if lane is not None:
+                self.run = _with_lane(lane.child(), self.run)
+            return original(self)
+
+        return start
+
+    def submit(original):
+        @functools.wraps(original)
+        def submit(self, fn, /, *args, **kwargs):
+            lane = current()
+            with inside():  # the pool's own threads are no lanes; its jobs are
+                return original(self, fn if lane is None else _with_lane(lane.child(), fn), *args, **kwargs)
+
+        return submit
+
+    def create_task(original):
+        @functools.wraps(original)
+        def create_task(self, coro, **kwargs):
+            lane = current()
+            if lane is None:
+                return original(self, coro, **kwargs)
+            context = kwargs.get("context")
+            if context is not None:
+                context.run(_LANE.set, lane.child())
+                return original(self, coro, **kwargs)
+            token = _LANE.set(lane.child())
+            try:
+                return original(self, coro, **kwargs)
+            finally:
+                _LANE.reset(token)
+
+        return create_task
+
+    replace(threading.Thread, "start", thread_start, _originals)
+    replace(concurrent.futures.ThreadPoolExecutor, "submit", submit, _originals)
+    replace(asyncio.BaseEventLoop, "create_task", create_task, _originals)
+
+
+def _unpatch() -> None:
+    restore(_originals)
