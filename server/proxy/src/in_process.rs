@@ -207,6 +207,12 @@ impl std::fmt::Debug for InProcessExchange {
 }
 
 impl InProcessExchange {
+    /// The frame's number; `None` if the store refused the frame.
+    #[must_use]
+    pub fn seq(&self) -> Option<u32> {
+        self.recorder.as_ref().and_then(ExchangeRecorder::seq)
+    }
+
     /// Sets the answer's status and headers.
     pub fn head(&mut self, status: u16, headers: &[(Vec<u8>, Vec<u8>)]) {
         if let Some(recorder) = &mut self.recorder {

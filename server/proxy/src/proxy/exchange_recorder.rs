@@ -205,6 +205,11 @@ impl ExchangeRecorder {
         self.exchange.volatile.local = true;
     }
 
+    /// The frame's number; `None` if the store refused the frame.
+    pub(crate) fn seq(&self) -> Option<u32> {
+        self.frame.as_ref().map(|frame| frame.seq())
+    }
+
     pub(crate) fn set_head(&mut self, status: StatusCode, headers: Headers) {
         self.exchange.http.status = Some(status.as_u16());
         self.exchange.volatile.response_headers = headers;

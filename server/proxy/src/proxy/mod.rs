@@ -47,7 +47,7 @@ pub(crate) use onward::{OnwardProxy, ServedCalls};
 pub use record::RecordingSummary;
 pub(crate) use record::{ProxyRecorder, RecorderPool, http_exchange};
 pub use replay::{
-    ProxyReplayer, RecordedAnswer, RecordedResult, ReplayOptions, ReplaySummary, Timing,
+    ProxyReplayer, RecordedAnswer, RecordedResult, ReplayOptions, ReplaySummary, Timing, ToolReplay,
 };
 pub(crate) use exchange_recorder::ExchangeRecorder;
 pub(crate) use steered::SteeredProxy;

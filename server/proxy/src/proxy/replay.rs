@@ -7,7 +7,7 @@
 
 mod in_process;
 
-pub use in_process::{RecordedAnswer, RecordedResult};
+pub use in_process::{RecordedAnswer, RecordedResult, ToolReplay};
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -95,8 +95,8 @@ pub struct ReplayOptions {
     pub chaos: Option<u64>,
     /// Secrets that were removed from the recording and are known here: requests are compared without them.
     pub secrets: Secrets,
-    /// Whether frames of other calls, such as tools, are answered, too. The proxy cannot see these calls.
-    pub other_calls: bool,
+    /// What becomes of the program's own tools. The proxy cannot see them.
+    pub tools: ToolReplay,
 }
 
 /// The result of a replay.
@@ -174,14 +174,15 @@ impl ProxyReplayer {
         mut held: MemoryReservation,
     ) -> annals::Result<Self> {
         let (mut exchanges, mut places) = (HashMap::new(), HashSet::new());
-        let mut calls = Vec::new();
+        let (mut calls, mut inside) = (Vec::new(), HashSet::new());
         for seq in 1..=reader.info().frames {
             let frame = reader.frame_info(seq)?;
             let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata);
             // Other frames belong to the program; an unfinished frame has no answer.
             let Ok(exchange) = exchange else {
-                if options.other_calls && !frame.incomplete {
+                if options.tools != ToolReplay::Live && !frame.incomplete {
                     calls.extend(in_process::other_call(&reader, &key, seq, &frame.metadata)?);
+                    inside.extend(in_process::calls_inside(options.tools, &frame.metadata));
                 }
                 continue;
             };
@@ -206,6 +207,7 @@ impl ProxyReplayer {
             calls.push(RecordedCall { seq, name, exact, begun_ns: frame.started_ns, ended_ns, arrived });
             exchanges.insert(seq, exchange);
         }
+        calls.retain(|call| !inside.contains(&call.seq));
         end_with_data(&mut calls, &exchanges);
         let (bodies, alone) = (reader.clone(), calls_without_overlap(&calls));
         let mut matching = Matching::new(calls, move |seq| Ok(bodies.frame(seq)?.input), options.rules, key)?;

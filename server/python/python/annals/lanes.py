@@ -28,7 +28,7 @@ _lock = threading.Lock()
 class Lane:
     """A thread or a task of a session."""
 
-    __slots__ = ("_lock", "answer", "children", "id", "pending", "session", "values")
+    __slots__ = ("_lock", "answer", "bodies", "children", "id", "inside", "pending", "session", "values")
 
     def __init__(self, session: Any, id: str) -> None:
         self.session = session
@@ -38,12 +38,32 @@ class Lane:
         self.pending: list[str] = []
         self.values: Any = None
         self.answer: Any = None
+        self.bodies = 0
+        # The lists of the tools that this lane runs in: each gets the frames of its calls.
+        self.inside: tuple[list[int], ...] = ()
 
     def child(self) -> Lane:
         """The lane of a thread or task that this lane starts."""
         with self._lock:
             self.children += 1
-            return self.session.lane(f"{self.id}/{self.children}")
+            lane = self.session.lane(f"{self.id}/{self.children}")
+        lane.inside = self.inside
+        return lane
+
+    def body(self) -> tuple[Lane, list[int]]:
+        """The lane of a tool's body, and the list of the calls inside of it."""
+        with self._lock:
+            self.bodies += 1
+            lane = self.session.lane(f"{self.id}/tool.{self.bodies}")
+        calls: list[int] = []
+        lane.inside = (*self.inside, calls)
+        return lane, calls
+
+    def note_call(self, seq: int | None) -> None:
+        """Notes a call for the tools that it is made in."""
+        if seq is not None:
+            for calls in self.inside:
+                calls.append(seq)
 
 
 def current() -> Lane | None:
@@ -76,6 +96,20 @@ def inside():
         yield
     finally:
         _INSIDE.reset(token)
+
+
+class within:
+    """Runs a block in a lane. A generator uses it around each step, because steps may run in other contexts."""
+
+    def __init__(self, lane: Lane | None) -> None:
+        self._lane = lane
+
+    def __enter__(self) -> None:
+        self._token = _LANE.set(self._lane) if self._lane is not None else None
+
+    def __exit__(self, *error: Any) -> None:
+        if self._token is not None:
+            _LANE.reset(self._token)
 
 
 def enter(session: Any) -> contextvars.Token:

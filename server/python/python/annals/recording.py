@@ -125,18 +125,21 @@ class Recording(_Session):
             return None
         self.flush(lane)
         exchange = self._run.exchange(method, url, headers, body)
+        lane.note_call(exchange.seq)
         holder = ExchangeHolder(exchange)
         with self._lock:
             self._exchanges.add(holder)
         return holder
 
     def begin_call(self, lane, component: str, name: str, input: bytes, metadata: dict):
-        """Begins the frame of another call, such as a tool's."""
+        """Begins the frame of another call, such as a tool's. Returns it with its metadata."""
         if self.is_forked():
-            return None
+            return None, metadata
         self.flush(lane)
         metadata = {"call": {"name": name}, "lane": lane.id, **metadata}
-        return self._run.call(component, input, _json(metadata), None)
+        call = self._run.call(component, input, _json(metadata), None)
+        lane.note_call(call.seq)
+        return call, metadata
 
     def record(self, component: str, input: bytes = b"", output: bytes = b"", **metadata: Any) -> None:
         """Records a frame of the program's own; a replay does not ask for it."""
@@ -224,7 +227,7 @@ class Replay(_Session):
                 namespace=namespace,
                 rules=[rules] if isinstance(rules, str) else list(rules),
                 chaos=chaos,
-                other_calls=tools != "live",
+                tools=tools,
             )
         self._recorded: dict[str, list[str]] = {}
         for lane, lines in self._run.draws:
@@ -337,6 +340,8 @@ class Replay(_Session):
             return
         undrawn = 0
         for id, lines in self._recorded.items():
+            if self.tools == "recorded" and "/tool." in id:
+                continue  # drawn inside of a tool that does not run
             lane = self._lanes.get(id)
             undrawn += len(lines) if lane is None else sum(1 for _ in lane.values)
         self.receipt = Receipt(self._run.finish(), self.diverged, undrawn, list(self.notes))

@@ -8,6 +8,7 @@ mod errors;
 mod record;
 mod replay;
 mod stores;
+mod tapes;
 
 use pyo3::prelude::*;
 
@@ -22,5 +23,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<replay::Answer>()?;
     module.add_class::<replay::CallResult>()?;
     module.add_function(wrap_pyfunction!(replay::snapshot, module)?)?;
-    module.add_function(wrap_pyfunction!(replay::frames, module)?)
+    module.add_function(wrap_pyfunction!(replay::frames, module)?)?;
+    module.add_function(wrap_pyfunction!(tapes::export_tape, module)?)?;
+    module.add_function(wrap_pyfunction!(tapes::import_tape, module)?)
 }

@@ -215,6 +215,12 @@ impl Exchange {
 
 #[pymethods]
 impl Exchange {
+    /// The frame's number.
+    #[getter]
+    fn seq(&self) -> Option<u32> {
+        lock(&self.exchange).as_ref().and_then(InProcessExchange::seq)
+    }
+
     /// Sets the answer's status and headers.
     fn head(&self, py: Python<'_>, status: u16, headers: Headers) {
         self.with(py, |exchange| exchange.head(status, &headers));

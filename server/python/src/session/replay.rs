@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use annals::Store;
 use annals::replay::matching::Rules;
 use annals_proxy::in_process::{ClientRequest, InProcessReplay, recorded_draws};
-use annals_proxy::proxy::{RecordedAnswer, RecordedResult, ReplayOptions};
+use annals_proxy::proxy::{RecordedAnswer, RecordedResult, ReplayOptions, ToolReplay};
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -22,8 +22,8 @@ pub(super) struct ReplaySession {
     owner: Owner,
 }
 
-fn reader(store: &Path, namespace: &str, name: &str) -> SessionResult<annals::RunReader> {
-    Store::open_read_only(store)?.existing_namespace(namespace)?.run(name)
+pub(super) fn reader(store: &Path, namespace: &str, name: &str) -> SessionResult<annals::RunReader> {
+    Store::open_read_only(store)?.namespace(namespace)?.run(name)
 }
 
 fn open(
@@ -32,14 +32,19 @@ fn open(
     name: &str,
     rules: &[String],
     chaos: Option<u64>,
-    other_calls: bool,
+    tools: &str,
 ) -> SessionResult<(InProcessReplay, Vec<(String, String)>)> {
     let reader = reader(store, namespace, name)?;
     let rules = rules.iter().try_fold(Rules::none(), |rules, text| match text.contains(' ') {
         true => rules.rule(text),
         false => rules.preset(text),
     })?;
-    let options = ReplayOptions { rules, chaos, other_calls, ..ReplayOptions::default() };
+    let tools = match tools {
+        "recorded" => ToolReplay::Recorded,
+        "compare" => ToolReplay::Compared,
+        _ => ToolReplay::Live,
+    };
+    let options = ReplayOptions { rules, chaos, tools, ..ReplayOptions::default() };
     let draws = recorded_draws(&reader)?;
     let draws = draws.into_iter().map(|lane| (lane.lane, lane.lines)).collect();
     Ok((InProcessReplay::new(&reader, options)?, draws))
@@ -48,7 +53,7 @@ fn open(
 #[pymethods]
 impl ReplaySession {
     #[new]
-    #[pyo3(signature = (store, name, *, namespace, rules, chaos, other_calls))]
+    #[pyo3(signature = (store, name, *, namespace, rules, chaos, tools))]
     fn new(
         py: Python<'_>,
         store: PathBuf,
@@ -56,9 +61,9 @@ impl ReplaySession {
         namespace: String,
         rules: Vec<String>,
         chaos: Option<u64>,
-        other_calls: bool,
+        tools: String,
     ) -> PyResult<Self> {
-        let opened = py.detach(|| open(&store, &namespace, &name, &rules, chaos, other_calls));
+        let opened = py.detach(|| open(&store, &namespace, &name, &rules, chaos, &tools));
         let (replay, draws) = opened.map_err(|error| python_error(py, &error))?;
         Ok(Self { replay, draws, owner: Owner::this() })
     }

@@ -9,6 +9,28 @@ use crate::proxy::exchange_recorder::HUNG_UP;
 use crate::proxy::record::http_exchange;
 use crate::proxy::ProxyRequest;
 
+/// What a replay does with the program's own tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ToolReplay {
+    /// They run, and their calls are not looked at.
+    #[default]
+    Live,
+    /// Their recorded results are handed back. What they called is not expected: they do not run.
+    Recorded,
+    /// They run, and their recorded results are there to be compared.
+    Compared,
+}
+
+/// The frames of the calls that a tool made, if the tool does not run again.
+pub(super) fn calls_inside(tools: ToolReplay, metadata: &[u8]) -> Vec<u32> {
+    #[derive(serde::Deserialize)]
+    struct ToolMetadata {
+        inside: Vec<u32>,
+    }
+    let read = || serde_json::from_slice::<ToolMetadata>(metadata).map(|read| read.inside);
+    if tools == ToolReplay::Recorded { read().unwrap_or_default() } else { Vec::new() }
+}
+
 /// A recorded answer of an exchange.
 #[derive(Debug)]
 pub struct RecordedAnswer {
