@@ -13,6 +13,9 @@ import concurrent.futures
 import contextlib
 import contextvars
 import functools
+import multiprocessing.process
+import os
+import subprocess
 import threading
 from typing import Any
 
@@ -170,6 +173,13 @@ def restore(originals: list[tuple[Any, str, Any]]) -> None:
         setattr(owner, name, original)
 
 
+def _note_process(what: Any) -> None:
+    lane = current()
+    if lane is not None:
+        name = what.decode(errors="replace") if isinstance(what, bytes) else str(what)
+        lane.session.note(f"the process {name!r}: annals sees only this one")
+
+
 def _patch() -> None:
     def thread_start(original):
         @functools.wraps(original)
@@ -208,6 +218,33 @@ def _patch() -> None:
 
         return create_task
 
+    def process_start(original):
+        @functools.wraps(original)
+        def start(self):
+            _note_process(self.name)
+            return original(self)
+
+        return start
+
+    def popen_init(original):
+        @functools.wraps(original)
+        def init(self, args, *rest, **kwargs):
+            _note_process(args if isinstance(args, (str, bytes, os.PathLike)) else next(iter(args), ""))
+            return original(self, args, *rest, **kwargs)
+
+        return init
+
+    def system(original):
+        @functools.wraps(original)
+        def system(command):
+            _note_process(command)
+            return original(command)
+
+        return system
+
+    replace(multiprocessing.process.BaseProcess, "start", process_start, _originals)
+    replace(subprocess.Popen, "__init__", popen_init, _originals)
+    replace(os, "system", system, _originals)
     replace(threading.Thread, "start", thread_start, _originals)
     replace(concurrent.futures.ThreadPoolExecutor, "submit", submit, _originals)
     replace(asyncio.BaseEventLoop, "create_task", create_task, _originals)

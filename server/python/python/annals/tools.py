@@ -69,7 +69,7 @@ def source_hash(function: Any) -> str | None:
     return hashlib.sha256(source.encode()).hexdigest()
 
 
-class _Recorded:
+class RecordedCall:
     """One call that is being recorded."""
 
     def __init__(self, made: _Tool, lane: Any, args: tuple, kwargs: dict) -> None:
@@ -161,7 +161,7 @@ class _Served:
             self.session.note_divergence(f"step {self.seq}: the tool {self.tool.name} gives another result: {where}")
 
 
-def _lane_and_mode() -> tuple[Any, str]:
+def lane_and_mode() -> tuple[Any, str]:
     lane = lanes.current()
     if lane is None:
         return None, "off"
@@ -208,83 +208,101 @@ _END = object()
 def _function(made: _Tool) -> Any:
     @functools.wraps(made.function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        lane, mode = _lane_and_mode()
-        if mode in ("off", "live"):
-            with lanes.within(_body(lane, mode)):
-                return made.function(*args, **kwargs)
-        if mode == "record":
-            recorded = _Recorded(made, lane, args, kwargs)
-            try:
-                with lanes.within(recorded.lane):
-                    result = made.function(*args, **kwargs)
-            except BaseException as error:
-                recorded.fail(error)
-                raise
-            return recorded.result(result)
-        served = _Served(made, lane, args, kwargs)
-        try:
-            if mode == "compare":
-                try:
-                    with lanes.within(lane.body()[0]):
-                        result = made.function(*args, **kwargs)
-                except Exception as error:
-                    served.compare(_raised(error))
-                    raise
-                served.compare(_returned(result))
-                return result
-            served.session.wait_turn(served.seq)
-            return served.value(served.last())
-        finally:
-            served.end()
+        return recorded_function(made, args, kwargs, lambda: made.function(*args, **kwargs))
 
     return call
+
+
+def recorded_function(made: Any, args: tuple, kwargs: dict, run: Any) -> Any:
+    """Runs a tool that is recorded, or gives its recorded result."""
+    lane, mode = lane_and_mode()
+    if mode in ("off", "live"):
+        with lanes.within(_body(lane, mode)):
+            return run()
+    if mode == "record":
+        recorded = RecordedCall(made, lane, args, kwargs)
+        try:
+            with lanes.within(recorded.lane):
+                result = run()
+        except BaseException as error:
+            recorded.fail(error)
+            raise
+        return recorded.result(result)
+    served = _Served(made, lane, args, kwargs)
+    try:
+        if mode == "compare":
+            try:
+                with lanes.within(lane.body()[0]):
+                    result = run()
+            except Exception as error:
+                served.compare(_raised(error))
+                raise
+            served.compare(_returned(result))
+            return result
+        served.session.wait_turn(served.seq)
+        return served.value(served.last())
+    finally:
+        served.end()
 
 
 def _coroutine(made: _Tool) -> Any:
     @functools.wraps(made.function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        lane, mode = _lane_and_mode()
-        if mode in ("off", "live"):
-            with lanes.within(_body(lane, mode)):
-                return await made.function(*args, **kwargs)
-        if mode == "record":
-            recorded = _Recorded(made, lane, args, kwargs)
-            try:
-                with lanes.within(recorded.lane):
-                    result = await made.function(*args, **kwargs)
-            except BaseException as error:
-                recorded.fail(error)
-                raise
-            return recorded.result(result)
-        served = _Served(made, lane, args, kwargs)
-        try:
-            if mode == "compare":
-                try:
-                    with lanes.within(lane.body()[0]):
-                        result = await made.function(*args, **kwargs)
-                except Exception as error:
-                    served.compare(_raised(error))
-                    raise
-                served.compare(_returned(result))
-                return result
-            await served.session.wait_turn_async(served.seq)
-            return served.value(served.last())
-        finally:
-            served.end()
+        return await recorded_coroutine(made, args, kwargs, lambda: made.function(*args, **kwargs))
 
     return call
+
+
+async def recorded_coroutine(made: Any, args: tuple, kwargs: dict, run: Any) -> Any:
+    """Awaits a tool that is recorded, or gives its recorded result."""
+    lane, mode = lane_and_mode()
+    if mode in ("off", "live"):
+        with lanes.within(_body(lane, mode)):
+            return await run()
+    if mode == "record":
+        recorded = RecordedCall(made, lane, args, kwargs)
+        try:
+            with lanes.within(recorded.lane):
+                result = await run()
+        except BaseException as error:
+            recorded.fail(error)
+            raise
+        return recorded.result(result)
+    if mode == "serve":
+        return await served_coroutine(made, lane, args, kwargs)
+    served = _Served(made, lane, args, kwargs)
+    try:
+        with lanes.within(lane.body()[0]):
+            result = await run()
+    except Exception as error:
+        served.compare(_raised(error))
+        raise
+    finally:
+        served.end()
+    served.compare(_returned(result))
+    return result
+
+
+async def served_coroutine(made: Any, lane: Any, args: tuple, kwargs: dict) -> Any:
+    """The recorded result of a tool."""
+    served = _Served(made, lane, args, kwargs)
+    try:
+        await served.session.wait_turn_async(served.seq)
+        return served.value(served.last())
+    finally:
+        served.end()
 
 
 def _generator(made: _Tool) -> Any:
     @functools.wraps(made.function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        lane, mode = _lane_and_mode()
+        lane, mode = lane_and_mode()
         if mode == "off":
             return (yield from made.function(*args, **kwargs))
         if mode == "live":
             return (yield from _steps(made.function(*args, **kwargs), _body(lane, mode)))
         if mode == "record":
-            recorded = _Recorded(made, lane, args, kwargs)
+            recorded = RecordedCall(made, lane, args, kwargs)
             try:
                 items = made.function(*args, **kwargs)
                 while True:
@@ -326,13 +344,13 @@ def _generator(made: _Tool) -> Any:
 def _async_generator(made: _Tool) -> Any:
     @functools.wraps(made.function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        lane, mode = _lane_and_mode()
+        lane, mode = lane_and_mode()
         if mode in ("off", "live"):
             async for item in _async_steps(made.function(*args, **kwargs), _body(lane, mode)):
                 yield item
             return
         if mode == "record":
-            recorded = _Recorded(made, lane, args, kwargs)
+            recorded = RecordedCall(made, lane, args, kwargs)
             try:
                 async for item in _async_steps(made.function(*args, **kwargs), recorded.lane):
                     recorded.part(**{"yield": snapshots.encode(item)})
