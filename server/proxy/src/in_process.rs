@@ -48,7 +48,8 @@ impl ClientRequest {
             let path = self.url.strip_prefix(mount.origin.trim_end_matches('/'))?;
             path.starts_with(['/', '?']).then(|| mount.name.clone())
         });
-        let path = match of.as_ref().and_then(|name| mounts.get(name)).map(|mount| Url::parse(&mount.origin)) {
+        let path = match of.as_ref().and_then(|name| mounts.get(name)).map(|mount| Url::parse(&mount.origin))
+        {
             Some(Ok(origin)) => {
                 let below = url.path().strip_prefix(origin.path().trim_end_matches('/'));
                 below.unwrap_or(url.path()).to_owned()
@@ -110,11 +111,7 @@ impl InProcessRecording {
     ///
     /// # Errors
     /// As [`Namespace::begin_run`](annals::Namespace::begin_run); `Secret` if a secret cannot be removed.
-    pub fn begin(
-        into: &Destination,
-        spec: RunSpec,
-        secrets: &[String],
-    ) -> Result<Self, SessionError> {
+    pub fn begin(into: &Destination, spec: RunSpec, secrets: &[String]) -> Result<Self, SessionError> {
         let secrets_known = named_secrets(secrets)?;
         let (key, mounts) = (random_key()?, Mounts::default());
         let own = Program { argv: Vec::new(), directory: None, environment: Vec::new() };

@@ -426,6 +426,20 @@ def test_forked_child_of_a_replay_calls_nobody(store, tmp_path, up):
     assert up.requests == before
 
 
+def test_connection_of_no_known_client_is_named_and_refused(store, up):
+    import urllib.request
+
+    with pytest.warns(UserWarning, match="connection to 127.0.0.1"), annals.record("r", store=store):
+        urllib.request.urlopen(f"{up.url}/a").read()
+    before = up.requests
+    with pytest.raises(annals.Diverged, match="connects to 127.0.0.1"), annals.replay("r", store=store):
+        urllib.request.urlopen(f"{up.url}/a").read()
+    assert up.requests == before
+    with annals.replay("r", store=store, network="allow") as replay:
+        urllib.request.urlopen(f"{up.url}/a").read()
+    assert replay.notes
+
+
 def test_interpreter_that_ends_in_a_stream_keeps_what_came(store, tmp_path, up):
     text = f"""
         import sys, annals, httpx

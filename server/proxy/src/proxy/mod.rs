@@ -40,6 +40,7 @@ pub(crate) use cache::AnswerCache;
 pub use cache::{CacheUse, forget_answers};
 pub(crate) use clearing::redact_request;
 pub use diverged::ReplayDivergence;
+pub(crate) use exchange_recorder::ExchangeRecorder;
 pub(crate) use listen::{Proxy, ProxyRequest};
 pub use multi_run::{MultiRunProxy, ProxyAction, RECORDED, REPLAYED, UpstreamOptions};
 pub use multi_run::{RequestRefusal, RunAccess, RunEndError, RunProxyState, WritableRun, ended_message};
@@ -49,6 +50,5 @@ pub(crate) use record::{ProxyRecorder, RecorderPool, http_exchange};
 pub use replay::{
     ProxyReplayer, RecordedAnswer, RecordedResult, ReplayOptions, ReplaySummary, Timing, ToolReplay,
 };
-pub(crate) use exchange_recorder::ExchangeRecorder;
 pub(crate) use steered::SteeredProxy;
 pub use steered::{BodyEdit, CallAction, GivenAnswer, OtherCalls, RerunPlan};

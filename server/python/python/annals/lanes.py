@@ -15,6 +15,7 @@ import contextvars
 import functools
 import multiprocessing.process
 import os
+import socket
 import subprocess
 import threading
 from typing import Any
@@ -69,11 +70,11 @@ class Lane:
                 calls.append(seq)
 
 
-def current() -> Lane | None:
+def current(*, started: bool = False) -> Lane | None:
     """The lane of the caller, or None outside of every session.
 
-    A thread that was started before the block belongs to the one open session. If several are open, none can be
-    told, which is an error.
+    A thread that was started before the block belongs to the one open session, unless only threads that were
+    `started` inside count. If several sessions are open, none can be told, which is an error.
     """
     if _INSIDE.get():
         return None
@@ -81,7 +82,7 @@ def current() -> Lane | None:
     if lane is not None and lane.session.is_open:
         return lane
     sessions = list(_open)
-    if not sessions:
+    if not sessions or started:
         return None
     if len(sessions) == 1:
         return sessions[0].lane(f"?{threading.current_thread().name}")
@@ -157,12 +158,16 @@ def _with_lane(lane: Lane, function):
 _originals: list[tuple[Any, str, Any]] = []
 
 
+_INHERITED = object()
+
+
 def replace(owner: Any, name: str, make, into: list[tuple[Any, str, Any]]) -> None:
     """Replaces an attribute; `restore` puts the originals back."""
-    original = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
+    original = getattr(owner, name, None)
     if original is None:
         return
-    into.append((owner, name, original))
+    own = owner.__dict__.get(name, _INHERITED) if isinstance(owner, type) else original
+    into.append((owner, name, own))
     setattr(owner, name, make(original))
 
 
@@ -170,7 +175,10 @@ def restore(originals: list[tuple[Any, str, Any]]) -> None:
     """Puts replaced attributes back, the last one first."""
     while originals:
         owner, name, original = originals.pop()
-        setattr(owner, name, original)
+        if original is _INHERITED:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
 
 
 def _note_process(what: Any) -> None:
@@ -178,6 +186,13 @@ def _note_process(what: Any) -> None:
     if lane is not None:
         name = what.decode(errors="replace") if isinstance(what, bytes) else str(what)
         lane.session.note(f"the process {name!r}: annals sees only this one")
+
+
+def _note_connection(address: Any) -> None:
+    lane = current()
+    if lane is not None:
+        host = ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address)
+        lane.session.note_connection(host)
 
 
 def _patch() -> None:
@@ -242,6 +257,17 @@ def _patch() -> None:
 
         return system
 
+    def connect(original):
+        @functools.wraps(original)
+        def connect(self, address):
+            if self.family != getattr(socket, "AF_UNIX", None):
+                _note_connection(address)
+            return original(self, address)
+
+        return connect
+
+    replace(socket.socket, "connect", connect, _originals)
+    replace(socket.socket, "connect_ex", connect, _originals)
     replace(multiprocessing.process.BaseProcess, "start", process_start, _originals)
     replace(subprocess.Popen, "__init__", popen_init, _originals)
     replace(os, "system", system, _originals)

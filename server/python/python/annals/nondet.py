@@ -8,7 +8,8 @@ While a block is open, these are patched, too: `time.time`, `time.time_ns`, `dat
 without a seed, `secrets`, `random.SystemRandom`, `os.urandom`.
 
 Not seen: `from random import random` and the like before the block; `numpy.random`; `time.monotonic` and
-`time.perf_counter`; clocks read by extension modules; `hash()` of texts (set PYTHONHASHSEED). Draws of the modules
+`time.perf_counter`; clocks read by extension modules; threads that were started before the block; modules that
+draw while they are imported; `hash()` of texts (set PYTHONHASHSEED). Draws of the modules
 in `PASSED` are left to the system: they time and log, and do not change what a program asks.
 """
 
@@ -51,14 +52,15 @@ _guards: list[Any] = []
 
 def _draw(kind: str, make: Any, encode: Any, decode: Any) -> Any:
     """The next value of the caller's lane: made and recorded, or served."""
-    lane = lanes.current()
+    lane = lanes.current(started=True)
     if lane is None:
         return make()
     session = lane.session
     if session.mode == "record":
         if session.is_forked():
             return make()
-        value = make()
+        with lanes.inside():  # `uuid4` draws random bytes, which are no draw of their own
+            value = make()
         lane.pending.append(f"{kind} {encode(value)}\n")
         if len(lane.pending) >= DRAWS_MAX:
             with lanes.inside():
@@ -157,9 +159,16 @@ class _Random(_random.Random):
 
 
 def _is_passed() -> bool:
-    """Whether the caller's caller is a module whose draws are left to the system."""
-    name = sys._getframe(2).f_globals.get("__name__", "")
-    return name.partition(".")[0] in PASSED
+    """Whether the caller's caller is a module whose draws are left to the system, or is being imported."""
+    frame = sys._getframe(2)
+    if frame.f_globals.get("__name__", "").partition(".")[0] in PASSED:
+        return True
+    # A module is imported once in a process, so a second replay there would not draw again.
+    while frame is not None:
+        if frame.f_code.co_name == "_call_with_frames_removed":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _patched(ours: Any, original: Any) -> Any:
@@ -191,12 +200,12 @@ class _DatetimePatch:
         of = self._originals
 
         def now(cls: Any, tz: Any = None) -> Any:
-            if lanes.current() is None or _is_passed():
+            if lanes.current(started=True) is None or _is_passed():
                 return of["now"].__get__(None, cls)(tz)
             return _at(cls, time_ns(), tz)
 
         def utcnow(cls: Any) -> Any:
-            if lanes.current() is None or _is_passed():
+            if lanes.current(started=True) is None or _is_passed():
                 return of["utcnow"].__get__(None, cls)()
             return _at(cls, time_ns(), _datetime.timezone.utc).replace(tzinfo=None)
 
@@ -269,7 +278,7 @@ def _install_patches(session: Any) -> None:
     def seed(original: Any) -> Any:
         def seed(self: Any, a: Any = None, version: int = 2) -> None:
             unseeded = a is None and type(self) is not _random.SystemRandom
-            if unseeded and lanes.current() is not None and not _is_passed():
+            if unseeded and lanes.current(started=True) is not None and not _is_passed():
                 a = int.from_bytes(random_bytes(32), "little")
             original(self, a, version)
 

@@ -27,7 +27,7 @@ import pytest
 
 _MODES = ("none", "once", "all", "rewrite")
 _RECORD_ONLY = {"agent", "model", "tags", "secrets"}
-_REPLAY_ONLY = {"rules", "chaos", "tools", "drifting", "strict"}
+_REPLAY_ONLY = {"rules", "chaos", "tools", "drifting", "network", "strict"}
 
 
 def pytest_addoption(parser: Any) -> None:

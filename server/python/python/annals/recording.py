@@ -75,6 +75,10 @@ class _Session:
             if what not in self.notes:
                 self.notes.append(what)
 
+    def note_connection(self, address: str) -> None:
+        """A connection that no patched client opened."""
+        self.note(f"the connection to {address}")
+
     def _enter(self) -> None:
         from annals import http_hooks, nondet
 
@@ -205,13 +209,16 @@ class Replay(_Session):
 
     mode = "replay"
 
-    def __init__(self, name, *, store, namespace, rules, chaos, tools, nondet, guard, drifting, strict):
+    def __init__(self, name, *, store, namespace, rules, chaos, tools, network, nondet, guard, drifting, strict):
         super().__init__(name, nondet=nondet, guard=guard)
         if tools not in ("recorded", "live", "compare"):
             raise Invalid(f'tools is "recorded", "live" or "compare", not {tools!r}')
         self.store = pathlib.Path(store) if store is not None else default_store()
         self.namespace = namespace
+        if network not in ("refuse", "allow"):
+            raise Invalid(f'network is "refuse" or "allow", not {network!r}')
         self.tools = tools
+        self.network = network
         self.drifting = drifting
         self.strict = strict
         self.receipt: Receipt | None = None
@@ -249,6 +256,14 @@ class Replay(_Session):
         """Notes a difference, and returns the exception to raise."""
         self.note_divergence(what)
         return Diverged(what)
+
+    def note_connection(self, address: str) -> None:
+        """Refuses a connection that no patched client opens."""
+        if self.network == "refuse":
+            raise self.diverge(
+                f"the program connects to {address}, which is not recorded: allow it with network=\"allow\""
+            )
+        super().note_connection(address)
 
     def _check_fork(self) -> None:
         if self.is_forked():
@@ -450,6 +465,7 @@ def replay(
     rules: str | list[str] | tuple[str, ...] = (),
     chaos: int | None = None,
     tools: str = "recorded",
+    network: str = "refuse",
     nondet: bool = True,
     guard: bool = False,
     drifting: bool = False,
@@ -459,12 +475,13 @@ def replay(
 
     `rules` are matchers as `annals replay --match` takes them, such as "mask uuid $.messages". `chaos` is a seed
     for another order of overlapping answers. `tools`: "recorded" hands back results, "live" runs tools and does
-    not look at the recording, "compare" runs them and compares. `drifting` changes each draw, as a negative
+    not look at the recording, "compare" runs them and compares. `network` "refuse" raises on connections that no
+    patched client opens; Unix sockets are free. `drifting` changes each draw, as a negative
     control. Without `strict`, a divergence at the end is only in the receipt.
     """
     options = dict(
-        store=store, namespace=namespace, rules=rules, chaos=chaos, tools=tools, nondet=nondet, guard=guard,
-        drifting=drifting, strict=strict,
+        store=store, namespace=namespace, rules=rules, chaos=chaos, tools=tools, network=network,
+        nondet=nondet, guard=guard, drifting=drifting, strict=strict,
     )  # fmt: skip
     return _Block(Replay, name, options)
 

@@ -249,7 +249,8 @@ impl Exchange {
         if !self.owner.is_this() {
             return Ok(());
         }
-        let failed = py.detach(|| lock(&self.exchange).as_mut().map_or(Ok(()), |exchange| exchange.fail(why)));
+        let failed =
+            py.detach(|| lock(&self.exchange).as_mut().map_or(Ok(()), |exchange| exchange.fail(why)));
         failed.map_err(|error| python_error(py, &error))
     }
 }

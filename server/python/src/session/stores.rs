@@ -27,7 +27,8 @@ impl StoreUse {
     /// As [`Shared::open`].
     pub(super) fn open(root: &Path, namespace: &str) -> SessionResult<Self> {
         // A forked child must not use its parent's store.
-        let key = (std::process::id(), std::path::absolute(root).unwrap_or(root.to_owned()), namespace.to_owned());
+        let key =
+            (std::process::id(), std::path::absolute(root).unwrap_or(root.to_owned()), namespace.to_owned());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let open = open.get_or_insert_default();
         if let Some((uses, shared)) = open.get_mut(&key) {

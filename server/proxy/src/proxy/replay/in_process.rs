@@ -5,9 +5,9 @@ use annals::replay::call_name;
 use annals::replay::matching::{Divergence, Grade, MatchOutcome as Found, RecordedCall};
 
 use super::{ProxyReplayer, ReplayDivergence, lock};
+use crate::proxy::ProxyRequest;
 use crate::proxy::exchange_recorder::HUNG_UP;
 use crate::proxy::record::http_exchange;
-use crate::proxy::ProxyRequest;
 
 /// What a replay does with the program's own tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,4 +1,4 @@
-"""Google ADK: a plugin for tools, and its clocks, ids and randomness."""
+"""Google ADK: a plugin for tools, and its clock and ids."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from annals.adapters._calls import note
 
 
 def providers() -> None:
-    """Makes ADK draw times, ids and random numbers from `annals.nondet`."""
-    from google.adk import platform
+    """Makes ADK draw times and ids from `annals.nondet`, also where the patches do not reach."""
+    from google.adk.platform import time, uuid
 
-    for name, source in (
-        ("set_time_provider", nondet.time),
-        ("set_id_provider", lambda: str(nondet.uuid4())),
-    ):
-        for module in ("time", "uuid"):
-            found = getattr(getattr(platform, module, None), name, None)
-            if found is not None:
-                found(source)
+    time.set_time_provider(nondet.time)
+    uuid.set_id_provider(lambda: str(nondet.uuid4()))
 
 
 def plugin() -> Any:

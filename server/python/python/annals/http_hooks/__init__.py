@@ -6,8 +6,8 @@
 | urllib3 (requests, botocore) | `HTTPConnectionPool._make_request`: one exchange for each try and redirect |
 | aiohttp | a client middleware, nearest to the connection |
 
-Not covered: `http.client` and `urllib.request` used directly, gRPC, WebSockets, pycurl. A replay refuses the
-connections that these would open if `annals.replay` is told to.
+Not covered: `http.client` and `urllib.request` used directly, gRPC, WebSockets, pycurl. A recording names the
+connections that Python opens besides, and a replay refuses them.
 """
 
 from __future__ import annotations

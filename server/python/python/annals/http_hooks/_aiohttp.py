@@ -36,6 +36,7 @@ def patch(aiohttp: Any) -> list[tuple[Any, str, Any]]:
         """The part of a protocol that a stream asks of: nothing is paused."""
 
         _reading_paused = False
+        connected = True
 
         def pause_reading(self) -> None:
             """Nothing is read."""

@@ -159,6 +159,8 @@ def patch(urllib3: Any) -> list[tuple[Any, str, Any]]:
         if of is not None:
             made._connection, made._pool = of._connection, of._pool
             made._sock_shutdown = getattr(of, "_sock_shutdown", None)
+            # A response closes its connection when it is collected, and this one lives on in another.
+            of._fp = of._connection = of._pool = None
         if preload:
             made._body = made.read(decode_content=given["decode_content"])
         return made
