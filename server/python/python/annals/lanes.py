@@ -199,7 +199,7 @@ def _patch() -> None:
     def thread_start(original):
         @functools.wraps(original)
         def start(self):
-            lane = current()
+            lane = current(started=True)
             if lane is not None:
                 self.run = _with_lane(lane.child(), self.run)
             return original(self)
@@ -209,7 +209,7 @@ def _patch() -> None:
     def submit(original):
         @functools.wraps(original)
         def submit(self, fn, /, *args, **kwargs):
-            lane = current()
+            lane = current(started=True)
             with inside():  # the pool's own threads are no lanes; its jobs are
                 return original(self, fn if lane is None else _with_lane(lane.child(), fn), *args, **kwargs)
 
@@ -218,7 +218,7 @@ def _patch() -> None:
     def create_task(original):
         @functools.wraps(original)
         def create_task(self, coro, **kwargs):
-            lane = current()
+            lane = current(started=True)
             if lane is None:
                 return original(self, coro, **kwargs)
             context = kwargs.get("context")

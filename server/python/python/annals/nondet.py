@@ -10,7 +10,7 @@ without a seed, `secrets`, `random.SystemRandom`, `os.urandom`.
 Not seen: `from random import random` and the like before the block; `numpy.random`; `time.monotonic` and
 `time.perf_counter`; clocks read by extension modules; threads that were started before the block; modules that
 draw while they are imported; `hash()` of texts (set PYTHONHASHSEED). Draws of the modules
-in `PASSED` are left to the system: they time and log, and do not change what a program asks.
+in `PASSED` are left to the system: they time, log and name things of their own, and do not change what a program asks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from annals.errors import Unrecorded
 PASSED = frozenset(
     {
         "_pytest", "aiohttp", "annals", "anyio", "asyncio", "concurrent", "email", "h11", "http", "httpcore",
-        "httpcore2", "importlib", "logging", "pluggy", "pytest", "queue", "selectors", "ssl", "subprocess",
+        "httpcore2", "importlib", "logging", "pluggy", "pydantic_graph", "pytest", "queue", "selectors", "ssl", "subprocess",
         "tempfile", "threading", "urllib3", "warnings",
     }
 )  # fmt: skip
@@ -174,7 +174,8 @@ def _is_passed() -> bool:
 def _patched(ours: Any, original: Any) -> Any:
     def draw(*args: Any, **kwargs: Any) -> Any:
         if _is_passed():
-            return original(*args, **kwargs)
+            with lanes.inside():
+                return original(*args, **kwargs)
         return ours(*args, **kwargs)
 
     draw.__name__ = getattr(original, "__name__", "draw")

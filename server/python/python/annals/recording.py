@@ -51,6 +51,7 @@ class _Session:
     """What recordings and replays have in common."""
 
     mode = ""
+    receipt: Receipt | None = None
 
     def __init__(self, name: str, *, nondet: bool, guard: bool) -> None:
         self.name = name
@@ -221,7 +222,6 @@ class Replay(_Session):
         self.network = network
         self.drifting = drifting
         self.strict = strict
-        self.receipt: Receipt | None = None
         self.diverged: list[str] = []
         self._moved = threading.Condition()
         self._movements = 0
@@ -405,6 +405,10 @@ class _Block:
 
     def __exit__(self, kind, error, traceback) -> None:
         self._session._finish(kind is not None)
+        # A client may have wrapped the divergence into an exception of its own.
+        diverged = self._session.receipt and self._session.receipt.diverged
+        if diverged and isinstance(error, Exception) and not isinstance(error, Diverged) and self._session.strict:
+            raise Diverged(str(self._session.receipt)) from error
 
     async def __aenter__(self):
         return self.__enter__()
