@@ -12,7 +12,8 @@ mod tapes;
 
 use pyo3::prelude::*;
 
-pub(crate) use errors::{SessionResult, python_error};
+use crate::store::errors::python_error;
+pub(crate) use errors::SessionResult;
 
 /// Adds the classes to the extension module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

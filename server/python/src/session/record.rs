@@ -33,7 +33,7 @@ impl Owner {
     }
 
     pub(super) fn check(&self, py: Python<'_>) -> PyResult<()> {
-        if self.is_this() { Ok(()) } else { Err(forked_error(py)) }
+        if self.is_this() { Ok(()) } else { Err(forked_error()) }
     }
 }
 
@@ -62,7 +62,7 @@ impl RecordingSession {
             Some(open) => of(&open.recording),
             None => Err(annals::Error::new(annals::ErrorKind::Invalid, "the recording has ended")),
         });
-        done.map_err(|error| python_error(py, &error))
+        done.map_err(|error| python_error(&error))
     }
 }
 
@@ -89,7 +89,7 @@ impl RecordingSession {
             let recording = InProcessRecording::begin(store.destination(), spec, &secrets)?;
             Ok(Open { recording, store })
         });
-        let open = begun.map_err(|error| session_error(py, &error))?;
+        let open = begun.map_err(|error| session_error(&error))?;
         let name = open.recording.name().to_owned();
         Ok(Self { open: Mutex::new(Some(open)), name, owner: Owner::this() })
     }
@@ -164,7 +164,7 @@ impl RecordingSession {
             open.store.close()?;
             Ok(summary)
         });
-        let summary = ended.map_err(|error| python_error(py, &error))?;
+        let summary = ended.map_err(|error| python_error(&error))?;
         let counts = PyDict::new(py);
         counts.set_item("requests", summary.requests)?;
         counts.set_item("seen", summary.seen)?;
@@ -251,7 +251,7 @@ impl Exchange {
         }
         let failed =
             py.detach(|| lock(&self.exchange).as_mut().map_or(Ok(()), |exchange| exchange.fail(why)));
-        failed.map_err(|error| python_error(py, &error))
+        failed.map_err(|error| python_error(&error))
     }
 }
 

@@ -64,7 +64,7 @@ impl ReplaySession {
         tools: String,
     ) -> PyResult<Self> {
         let opened = py.detach(|| open(&store, &namespace, &name, &rules, chaos, &tools));
-        let (replay, draws) = opened.map_err(|error| python_error(py, &error))?;
+        let (replay, draws) = opened.map_err(|error| python_error(&error))?;
         Ok(Self { replay, draws, owner: Owner::this() })
     }
 
@@ -86,7 +86,7 @@ impl ReplaySession {
         self.owner.check(py)?;
         let request = ClientRequest { method, url, headers, body: Bytes::from(body) };
         let found = py.detach(|| self.replay.answer(&request));
-        match found.map_err(|error| python_error(py, &error))? {
+        match found.map_err(|error| python_error(&error))? {
             Ok(answer) => Ok(Bound::new(py, Answer(answer))?.into_any()),
             Err(report) => Ok(report.into_pyobject(py)?.into_any()),
         }
@@ -96,7 +96,7 @@ impl ReplaySession {
     fn result<'py>(&self, py: Python<'py>, name: String, input: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
         self.owner.check(py)?;
         let found = py.detach(|| self.replay.result(&name, &input));
-        match found.map_err(|error| python_error(py, &error))? {
+        match found.map_err(|error| python_error(&error))? {
             Ok(result) => Ok(Bound::new(py, CallResult(result))?.into_any()),
             Err(report) => Ok(report.into_pyobject(py)?.into_any()),
         }
@@ -240,7 +240,7 @@ pub(super) fn snapshot<'py>(
     seq: u32,
 ) -> PyResult<Option<(u32, Bound<'py, PyBytes>)>> {
     let found = py.detach(|| reader(&store, &namespace, &name)?.snapshot_at(seq));
-    let found = found.map_err(|error| python_error(py, &error))?;
+    let found = found.map_err(|error| python_error(&error))?;
     Ok(found.map(|found| (found.seq, PyBytes::new(py, &found.state))))
 }
 
@@ -254,7 +254,7 @@ pub(super) fn frames<'py>(
     name: String,
 ) -> PyResult<Vec<Bound<'py, PyDict>>> {
     let read = py.detach(|| reader(&store, &namespace, &name)?.frames().collect::<SessionResult<Vec<_>>>());
-    let frames = read.map_err(|error| python_error(py, &error))?;
+    let frames = read.map_err(|error| python_error(&error))?;
     let dictionary = |frame: annals::RecordedFrame| {
         let all = PyDict::new(py);
         all.set_item("seq", frame.seq)?;

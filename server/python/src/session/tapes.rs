@@ -23,7 +23,7 @@ pub(super) fn export_tape<'py>(
         reader(&store, &namespace, &name)?.write_tape(&mut tape)?;
         Ok(tape)
     });
-    written.map(|tape| PyBytes::new(py, &tape)).map_err(|error| python_error(py, &error))
+    written.map(|tape| PyBytes::new(py, &tape)).map_err(|error| python_error(&error))
 }
 
 /// Records the run of a tape into a store, and returns its name.
@@ -41,5 +41,5 @@ pub(super) fn import_tape(
         store.close()?;
         Ok(run.name)
     });
-    imported.map_err(|error| python_error(py, &error))
+    imported.map_err(|error| python_error(&error))
 }

@@ -39,9 +39,14 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Bug", py.get_type::<Bug>())
 }
 
-/// The exception of an engine's error.
+/// The exception of an engine's error, for `map_err`.
 #[expect(clippy::needless_pass_by_value, reason = "it is the argument of map_err")]
 pub(crate) fn to_py(error: annals::Error) -> PyErr {
+    python_error(&error)
+}
+
+/// The exception of an engine's error.
+pub(crate) fn python_error(error: &annals::Error) -> PyErr {
     let message = error.to_string();
     match error.kind() {
         ErrorKind::Invalid => Invalid::new_err(message),

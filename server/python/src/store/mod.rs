@@ -3,7 +3,7 @@
 //! Every call that may touch the disk runs without the interpreter's lock. Every call checks that the store is open and
 //! that this process opened it: a forked child has neither the threads nor the locks of its parent.
 
-mod errors;
+pub(crate) mod errors;
 mod handle;
 mod namespace;
 mod run;
