@@ -95,6 +95,25 @@ test('page without a session takes a token', async () => {
   await done(page);
 });
 
+test('text is found in its frame', async () => {
+  const page = await opened('#/runs');
+  await page.keyboard.press('/');
+  await page.keyboard.type('upstream timed out after');
+  await page.keyboard.press('Enter');
+  await page.waitForSelector('.hits li a');
+  assert.match(await page.textContent('.hits'), /timed@3.*as it stands.*upstream timed out after 5 s/s);
+  assert.equal(await page.textContent('.hits mark'), 'upstream timed out after');
+  // The request of frame 4 repeats the result of frame 3: it is found once.
+  assert.equal((await page.$$('.hits a')).length, 1);
+  await page.keyboard.press('Escape');
+  await page.keyboard.press('j');
+  await page.keyboard.press('Enter');
+  await page.waitForSelector('.frame h1:has-text("Frame 3")');
+  await page.goto(`${daemon.base}#/search?q=xylophone`);
+  await page.waitForSelector('[role=status]:has-text("No frame says this")');
+  await done(page);
+});
+
 test('redacted reader sees a banner and no raw content', async () => {
   const page = await tab();
   await page.goto(`${daemon.base}#/run/timed/1`);
@@ -113,7 +132,7 @@ const VIEWS = [
   ['run', '#/run/timed/4', /as before.*SK1472.*Answer/s], ['run-failed', '#/run/timed', /Failed: search answered: upstream timed out after 5 s/],
   ['raw', '#/run/timed/4?raw=request', /"model":"gpt-4o"/], ['compare', '#/compare/timed/fork-4', /differ.*the same in both|only in the/s], ['forks', '#/forks/timed', /99 forks.*fork-1 /s],
   ['memory', '#/memory?q=cancel%20a%20reservation', /Recall/], ['decisions', '#/decisions', /Keep the ledger/], ['decision', `#/decisions?id=${decision}`, /Read the load.*2 inputs converge/s],
-  ['lessons', '#/lessons', /Failures by category/], ['store', '#/store', /bodies of frames.*ledger root/s],
+  ['search', '#/search?q=book%20me%20a%20flight', /as it stands.*Book me a flight to Oslo/s], ['lessons', '#/lessons', /Failures by category/], ['store', '#/store', /bodies of frames.*ledger root/s],
   ['hostile', `#/run/${encodeURIComponent(`hostile <script> ${'\u202e'}txt`)}/1`, /<script>window/], ['gone', '#/run/none', /No such run/],
 ];
 

@@ -11,7 +11,7 @@ use crate::table_fit;
 /// Headings and their verbs, in the order they are shown.
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Record and replay:", &["record", "attach", "replay", "import", "tape", "demo"]),
-    ("Look:", &["runs", "show", "open", "tui", "report", "suspect", "tail", "state"]),
+    ("Look:", &["runs", "search", "show", "open", "tui", "report", "suspect", "tail", "state"]),
     ("Compare and fork:", &["diff", "fork", "blame", "check", "validate"]),
     (
         "Keys and memory:",

@@ -10,6 +10,7 @@ use annals_formats::import::base64;
 use annals_server::providers::Cost;
 use annals_text::visible::is_hidden;
 pub(crate) use annals_text::visible::printable;
+pub(crate) use annals_tui::numbers::{bytes, count, duration, plural, time};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -180,31 +181,9 @@ pub(crate) fn preview(bytes: &[u8], chars_max: usize) -> String {
     printable(&short)
 }
 
-/// A number with thousands separators.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.char_indices() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A number of things: `1 request`, `2 requests`.
-pub(crate) fn plural(number: u64, what: &str) -> String {
-    format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
-}
-
 /// The cost of calls, to a hundredth of a cent; `None` if no tokens were counted.
 pub(crate) fn dollars(cost: &Cost) -> Option<String> {
-    let known = match cost.dollars {
-        0.0 => "$0".to_owned(),
-        amount if amount < 0.0001 => "under $0.0001".to_owned(),
-        amount => format!("${amount:.4}"),
-    };
+    let known = annals_tui::numbers::dollars(cost.dollars);
     match (cost.priced, cost.unpriced) {
         (0, 0) => None,
         (0, _) => Some("price unknown".to_owned()),
@@ -213,56 +192,19 @@ pub(crate) fn dollars(cost: &Cost) -> Option<String> {
     }
 }
 
-/// A number of bytes with a suitable unit.
-pub(crate) fn bytes(number: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "KB")];
-    match UNITS.into_iter().find(|(unit, _)| number >= *unit) {
-        Some((unit, name)) => {
-            let tenths = number / (unit / 10);
-            format!("{}.{} {name}", count(tenths / 10), tenths % 10)
-        }
-        None => format!("{number} B"),
-    }
-}
-
-/// A time in UTC, from nanoseconds since 1970.
-pub(crate) fn time(ns: u64) -> String {
-    let stamp = jiff::Timestamp::from_nanosecond(i128::from(ns));
-    stamp.map_or_else(|_| format!("{ns} ns"), |stamp| format!("{stamp:.3}"))
-}
-
 /// A time in UTC to the minute, for a table.
 pub(crate) fn time_to_minute(ns: u64) -> String {
     let stamp = jiff::Timestamp::from_nanosecond(i128::from(ns));
     stamp.map_or_else(|_| format!("{ns} ns"), |stamp| stamp.strftime("%Y-%m-%d %H:%M").to_string())
 }
 
-/// A duration with a suitable unit.
-pub(crate) fn duration(ns: u64) -> String {
-    let seconds = ns / 1_000_000_000;
-    match seconds {
-        0 => format!("{} ms", ns / 1_000_000),
-        1..60 => format!("{seconds}.{} s", ns / 100_000_000 % 10),
-        60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
-        _ => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{
-        Cost, bytes, count, dollars, duration, metadata, preview, time, time_to_minute, visible_json,
-    };
+    use super::{Cost, dollars, metadata, preview, time_to_minute, visible_json};
 
     #[test]
-    fn numbers_are_readable() {
-        assert_eq!([0, 999, 1000, 1234567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        let shown = [0, 999, 1000, 40_358, 31_000_000, 5_250_000_000].map(bytes);
-        assert_eq!(shown, ["0 B", "999 B", "1.0 KB", "40.3 KB", "31.0 MB", "5.2 GB"]);
-        assert_eq!(time(1_700_000_000_123_456_789), "2023-11-14T22:13:20.123Z");
+    fn time_of_a_table_ends_with_minutes() {
         assert_eq!(time_to_minute(1_700_000_000_123_456_789), "2023-11-14 22:13");
-        let spans = [7_000_000, 59_960_000_000, 245_000_000_000, 7_380_000_000_000].map(duration);
-        assert_eq!(spans, ["7 ms", "59.9 s", "4m 05s", "2h 03m"]);
     }
 
     #[test]

@@ -55,6 +55,7 @@ pub use annals_review::run_memory::{
     CONVERSATION_TAG, MEMORY_COMMITS_TAG, MEMORY_FOR_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG,
     RememberOutcome, TENANT_TAG, remember_imported,
 };
+pub use annals_review::search;
 pub use annals_review::suspect;
 pub use annals_review::{
     Alignment, BodyDifference, FailureReport, FrameDifference, FramePair, align, decoded_answer,

@@ -30,7 +30,7 @@ pub(crate) use memory::{
     DefineMemoryArgs, ExportTrainingArgs, ProjectionArg, RecallArgs, RememberArgs, TrainingArg,
 };
 pub(crate) use read::{
-    DiffArgs, OpenArgs, ReportArgs, RunsArgs, ShowArgs, StateArgs, SuspectArgs, TailArgs, TuiArgs,
+    DiffArgs, OpenArgs, ReportArgs, RunsArgs, SearchArgs, ShowArgs, StateArgs, SuspectArgs, TailArgs, TuiArgs,
 };
 pub(crate) use record::{AttachArgs, NewRunArgs, RecordArgs};
 pub(crate) use replay::{DivergenceArg, DriftArgs, ForkArgs, ReplayArgs, TimingArg};
@@ -98,6 +98,8 @@ pub(crate) enum Verb {
     /// List runs, newest first, with duration, tokens, cost and model
     #[command(visible_alias = "ls")]
     Runs(RunsArgs),
+    /// Find frames by what was said in them
+    Search(SearchArgs),
     /// Show a run, or one of its frames
     Show(ShowArgs),
     /// Follow a run while it is recorded, frame by frame, until it ends

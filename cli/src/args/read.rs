@@ -47,6 +47,28 @@ pub(crate) struct RunsArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = SEARCH_HELP)]
+pub(crate) struct SearchArgs {
+    /// What to look for; several words are one question
+    #[arg(required = true, value_name = "TEXT")]
+    pub(crate) text: Vec<String>,
+    /// Show at most N frames, up to 100 [default: 20]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) count: Option<u8>,
+    /// Make the index again before the search
+    #[arg(long)]
+    pub(crate) rebuild: bool,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
+}
+
+const SEARCH_HELP: &str = "\
+Finds messages, answers, arguments and results of tools, and bodies that are text. Frames that hold the text as it stands \
+come first, then frames that hold most of its words or similar ones. A text that requests repeat is found in the \
+first of them.
+The first search indexes all frames, later ones the frames that came since. Recording is not slowed down.";
+
+#[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which"))]
 pub(crate) struct OpenArgs {
     /// The run

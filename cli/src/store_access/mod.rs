@@ -15,6 +15,7 @@ mod recording;
 mod reports;
 mod retention;
 mod runs;
+mod search;
 mod suspects;
 mod tapes;
 mod terminal;

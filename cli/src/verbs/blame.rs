@@ -300,7 +300,7 @@ fn run_forks(
 ) -> CliResult<BlameDocument> {
     print_estimate(blamer, budget);
     let interrupter = blamer.interrupter();
-    when_interrupted(move || interrupter.store(true, Ordering::SeqCst));
+    when_interrupted(move |_| interrupter.store(true, Ordering::SeqCst));
     let shown = AtomicU64::new(0);
     let progress = move |done: u64, planned: u64| {
         // A line for each tenth, so that a log stays short.

@@ -66,7 +66,7 @@ fn compact_in_process(door: StoreAccess, args: &CompactArgs) -> CliResult<String
     let stopped = Arc::new(AtomicBool::new(false));
     let (stops, asked) = (stopped.clone(), stopped.clone());
     if !args.dry_run {
-        when_interrupted(move || stops.store(true, Ordering::Relaxed));
+        when_interrupted(move |_| stops.store(true, Ordering::Relaxed));
     }
     let options = CompactOptions {
         dry_run: args.dry_run,

@@ -24,6 +24,7 @@ mod replay;
 mod report;
 mod retain;
 mod runs;
+mod search;
 mod serve;
 mod show;
 mod stats;
@@ -62,6 +63,7 @@ pub(crate) fn run(cli: &Cli) -> CliResult<()> {
         Verb::Open(args) => open::run(global, args, &mut out),
         Verb::Report(args) => report::run(global, args, &mut out),
         Verb::Tui(args) => tui::run(global, args),
+        Verb::Search(args) => search::run(global, args, &mut out),
         Verb::Suspect(args) => suspect::run(global, args, &mut out),
         Verb::Replay(args) => replay::run(global, args, &mut out),
         Verb::Verify(args) => verify::run(global, args, &mut out),

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use annals_server::profiles::Redactor;
 use annals_tui::{Look, StartScreen, Surroundings, TerminalEnd};
@@ -14,8 +14,8 @@ use crate::output::{CliOutput, printable};
 use crate::profiles;
 use crate::store_access::StoreAccess;
 
-/// The exit code of a program that SIGTERM ends.
-const STOPPED_CODE: u8 = 143;
+/// A shell adds this to the number of the signal that ended a program.
+const SIGNAL_BASE: i32 = 128;
 
 pub(super) fn run(global: &GlobalArgs, args: &TuiArgs) -> CliResult<()> {
     if global.json {
@@ -73,12 +73,18 @@ pub(super) fn show(
     start: &StartScreen,
 ) -> CliResult<()> {
     let source = door.terminal_source(redactor)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    annals_server::when_interrupted(move || stopped.store(true, Ordering::Release));
+    let (stop, signal) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
+    let (stopped, by) = (Arc::clone(&stop), Arc::clone(&signal));
+    annals_server::when_interrupted(move |sent| {
+        by.store(sent, Ordering::Release);
+        stopped.store(true, Ordering::Release);
+    });
     match annals_tui::show(source, look, start, &stop) {
         Ok(TerminalEnd::Quit) => Ok(()),
-        Ok(TerminalEnd::Stopped) => Err(Failure::Exit(STOPPED_CODE)),
+        Ok(TerminalEnd::Stopped) => {
+            let code = SIGNAL_BASE + signal.load(Ordering::Acquire);
+            Err(Failure::Exit(u8::try_from(code).unwrap_or(u8::MAX)))
+        }
         Err(error) => {
             Err(Failure::failed(printable(&error), "`annals show` and `annals doctor` may say more"))
         }

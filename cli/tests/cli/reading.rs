@@ -165,3 +165,37 @@ fn a_closed_pipe_ends_quietly() {
         assert_eq!((done.status.code(), done.stderr.as_slice()), (Some(0), &b""[..]), "{line}");
     }
 }
+
+#[test]
+fn search_finds_what_was_said() {
+    let bench = imported();
+    let store = Store::open(bench.path(".annals")).unwrap();
+    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("birds")).unwrap();
+    run.record(Frame::new(Component::Tool, "{}", "the kingfisher of ada@example.org dives")).unwrap();
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    let hits = bench.run("search kingfisher --json").json();
+    assert_eq!((hits.len(), &hits[0]["run"], &hits[0]["seq"]), (1, &json!("birds"), &json!(1)));
+    assert_eq!(hits[0]["text"]["found"], json!("kingfisher"));
+    assert_eq!(hits[0]["text"]["is_exact"], json!(true));
+    let text = bench.run("search the kingfisher").text();
+    assert!(text.starts_with("birds@1  tool  "), "{text}");
+    assert!(text.contains("\n    the kingfisher of ada@example.org dives\n"), "{text}");
+    assert!(bench.run("search --rebuild kingfisher").text().starts_with("birds@1"));
+    assert!(bench.run("search cassowary").failed(4).contains("no frame says"));
+    assert!(bench.run("search ada@example.org --as safe").failed(4).contains("no frame says"));
+    let shown = bench.run("search kingfisher --as safe").text();
+    assert!(!shown.contains("ada@"), "{shown}");
+}
+
+/// A process that holds the store indexes the frames: the search does not wait for it to end.
+#[test]
+fn search_works_while_another_process_holds_the_store() {
+    let bench = imported();
+    let store = Store::open(bench.path(".annals")).unwrap();
+    let _host = annals_server::RecorderHost::start(&store, &bench.path(".annals")).unwrap();
+    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("held")).unwrap();
+    run.record(Frame::new(Component::Tool, "{}", "the nightjar churrs")).unwrap();
+    let hits = bench.run("search nightjar --json").json();
+    assert_eq!((hits.len(), &hits[0]["run"]), (1, &json!("held")));
+}

@@ -89,6 +89,11 @@ impl App {
         }
     }
 
+    /// Shows the next frame of a run that is played, if its time has come. Returns whether the screen has to be drawn.
+    pub(crate) fn tick(&mut self) -> bool {
+        matches!(self.above.last_mut(), Some(Screen::Run(run)) if run.play_on(&self.source))
+    }
+
     /// Reads what was recorded meanwhile. Returns whether the screen has to be drawn.
     pub(crate) fn refresh(&mut self) -> bool {
         if let Err(error) = self.source.refresh() {
@@ -216,6 +221,9 @@ impl App {
             KeyCode::Char('r') => run.next_raw(),
             KeyCode::Char('d') => run.toggle_changes(),
             KeyCode::Char('a') => run.toggle_all(),
+            KeyCode::Char('s') => run.toggle_state(),
+            KeyCode::Char('x') => self.message = run.fork_command(),
+            KeyCode::Char('P') => self.message = Some(run.toggle_play(source)),
             KeyCode::Char('*') => self.message = run.find("").err(),
             _ => self.message = Some("? lists the keys".to_owned()),
         }

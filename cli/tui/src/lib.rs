@@ -17,7 +17,7 @@ mod compare;
 mod frame_text;
 mod help;
 mod look;
-mod numbers;
+pub mod numbers;
 mod run;
 mod runs;
 mod source;
@@ -27,7 +27,7 @@ mod tests;
 mod wrap;
 
 pub use look::{Look, Surroundings, UnfitTerminal};
-pub use source::RunSource;
+pub use source::{BadgesFn, RunSource};
 pub use terminal::{TerminalEnd, show};
 
 /// Where the view begins.

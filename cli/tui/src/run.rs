@@ -1,6 +1,8 @@
 //! A run: the timeline to the left, the selected frame to the right; on a narrow terminal the frame takes the
 //! whole width while it is read.
 
+use std::collections::BTreeMap;
+
 use annals::{RunReader, Status};
 use annals_policy::providers::{ConversationMessage, ConversationPart};
 use annals_review::{FrameKind, FrameStatus, FrameView, ShownSeverity, Timeline, TimelineFrame};
@@ -15,6 +17,9 @@ use crate::runs::{run_facts, run_severity};
 use crate::source::RunSource;
 use crate::wrap::{left, right};
 
+/// Shortest and longest time for which a played frame is shown.
+const PLAY_NS_MIN: u64 = 100_000_000;
+const PLAY_NS_MAX: u64 = 2_000_000_000;
 /// Frames that one tick of a search reads.
 const SEARCHED_FRAMES: usize = 20;
 /// From this width on, facts about the frame have a column of their own.
@@ -28,6 +33,8 @@ enum FrameMode {
     /// A stored part: request, response, metadata.
     Raw(usize),
     Changes,
+    /// The state after the frame.
+    State,
 }
 
 /// Which frames the timeline lists.
@@ -107,6 +114,10 @@ pub(crate) struct RunScreen {
     facts: Vec<String>,
     made_for: Option<LinesKey>,
     search: Option<FrameSearch>,
+    /// When the next frame is shown, while the run is played.
+    play_ns: Option<u64>,
+    /// Marks of frames: blame, suspect steps.
+    badges: BTreeMap<u32, String>,
     last_search: String,
     /// Why the run can no longer be read.
     gone: Option<String>,
@@ -136,6 +147,8 @@ impl RunScreen {
             facts: Vec::new(),
             made_for: None,
             search: None,
+            play_ns: None,
+            badges: source.badges(&reader),
             last_search: String::new(),
             gone: None,
             unseen: 0,
@@ -272,13 +285,57 @@ impl RunScreen {
         self.scroll = 0;
     }
 
+    pub(crate) fn toggle_state(&mut self) {
+        self.mode = match self.mode {
+            FrameMode::State => FrameMode::Conversation,
+            _ => FrameMode::State,
+        };
+        self.scroll = 0;
+    }
+
+    /// The command that runs the program on from the selected frame into a new run.
+    pub(crate) fn fork_command(&self) -> Option<String> {
+        let address = format!("{}@{}", self.reader.info().name, self.seq()?);
+        Some(format!("annals fork {}", annals_text::shell::quote(&address)))
+    }
+
+    /// Begins or stops to step through the frames with the recorded times, at most 2 s each.
+    pub(crate) fn toggle_play(&mut self, source: &RunSource) -> String {
+        match self.play_ns.take() {
+            Some(_) => "stopped".to_owned(),
+            None if self.selected + 1 >= self.shown.len() => "this is the last frame".to_owned(),
+            None => {
+                self.plan_step(source);
+                "playing: P stops".to_owned()
+            }
+        }
+    }
+
+    fn plan_step(&mut self, source: &RunSource) {
+        let began = |at: usize| self.shown.get(at).and_then(|at| self.rows.get(*at)).map(|row| row.began_ns);
+        self.play_ns = began(self.selected + 1).map(|next| {
+            let now = began(self.selected).unwrap_or(next);
+            source.now_ns().saturating_add(next.saturating_sub(now).clamp(PLAY_NS_MIN, PLAY_NS_MAX))
+        });
+    }
+
+    /// Shows the next frame if its time has come. Returns whether the screen changed.
+    pub(crate) fn play_on(&mut self, source: &RunSource) -> bool {
+        if self.play_ns.is_none_or(|due| source.now_ns() < due) {
+            return false;
+        }
+        self.step(1);
+        self.plan_step(source);
+        true
+    }
+
     pub(crate) fn toggle_all(&mut self) {
         (self.all, self.scroll, self.mode) = (!self.all, 0, FrameMode::Conversation);
     }
 
     /// Back from reading, or from bytes and changes. Returns whether there was something to go back from.
     pub(crate) fn back(&mut self) -> bool {
-        if self.search.take().is_some() {
+        if self.search.take().is_some() || self.play_ns.take().is_some() {
             return true;
         }
         if self.mode != FrameMode::Conversation {
@@ -487,7 +544,8 @@ impl RunScreen {
                 false => look.severity(row.severity),
             };
             let y = area.y + u16::try_from(line).unwrap_or(0);
-            buffer.set_stringn(area.x, y, columns.row(row, look), area.width.into(), style);
+            let badge = self.badges.get(&row.seq).map_or("", String::as_str);
+            buffer.set_stringn(area.x, y, columns.row(row, badge, look), area.width.into(), style);
         }
     }
 
@@ -537,6 +595,9 @@ impl RunScreen {
                 };
                 frame_text::raw(&name, parts.get(part).map_or(&[][..], Vec::as_slice), look, columns)
             }),
+            FrameMode::State => {
+                source.state(&self.reader, seq).map(|text| frame_text::plain(&text, look, columns))
+            }
             FrameMode::Changes => {
                 let changes = source.changes(&self.reader, seq);
                 changes.map(|text| {
@@ -641,7 +702,7 @@ impl RowColumns {
         Self { seq, name, bar, began_ns, span_ns: ended_ns.saturating_sub(began_ns).max(1) }
     }
 
-    fn row(&self, row: &TimelineFrame, look: Look) -> String {
+    fn row(&self, row: &TimelineFrame, badge: &str, look: Look) -> String {
         let more = if look.unicode { "…" } else { ">" };
         let lane = " ".repeat(usize::try_from(row.lane).unwrap_or(0).min(4));
         let name = match (&row.name, &row.damage) {
@@ -649,7 +710,11 @@ impl RowColumns {
             (Some(name), _) => format!("{} {}", row.component, name),
             (None, _) => row.component.clone(),
         };
-        let name = left(&format!("{lane}{}", look.one_line(&name)), self.name, more);
+        let room = if badge.is_empty() { self.name } else { self.name.saturating_sub(badge.len() + 1) };
+        let mut name = left(&format!("{lane}{}", look.one_line(&name)), room, more);
+        if !badge.is_empty() {
+            name += &format!(" {badge}");
+        }
         let took = match (row.status, row.duration_ns) {
             (FrameStatus::Open, _) => "open".to_owned(),
             (_, Some(ns)) => duration(ns),

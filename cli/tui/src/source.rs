@@ -1,5 +1,7 @@
 //! The store that is looked at.
 
+use std::collections::BTreeMap;
+
 use annals::runs::{RunFilter, RunOrder, RunPage};
 use annals::{ErrorKind, Namespace, RunReader, RunUid, Store};
 use annals_policy::profiles::Redactor;
@@ -12,12 +14,16 @@ use annals_review::{
 /// Maximum bytes of a text that are read for a frame.
 const TEXT_BYTES_MAX: usize = 200_000;
 
+/// Marks of frames in the timeline: the blame of a step, or its place among the suspect ones.
+pub type BadgesFn = fn(&Namespace, &RunReader) -> BTreeMap<u32, String>;
+
 /// A namespace of a store, opened for reading, and how it is shown.
 pub struct RunSource {
     store: Store,
     space: Namespace,
     redactor: Option<Redactor>,
     prices: fn(&RunReader) -> Prices,
+    badges: BadgesFn,
     now_ns: fn() -> u64,
 }
 
@@ -28,20 +34,46 @@ impl std::fmt::Debug for RunSource {
 }
 
 impl RunSource {
-    /// A source that shows everything as `redactor` does, costs by `prices`, and ages by the clock `now_ns`.
+    /// A source that shows everything as `redactor` does, costs by `prices`, and ages by the clock `now_ns`. `badges` are
+    /// shown without a redactor only, because they follow from all of the content.
     #[must_use]
     pub fn new(
         store: Store,
         space: Namespace,
         redactor: Option<Redactor>,
         prices: fn(&RunReader) -> Prices,
+        badges: BadgesFn,
         now_ns: fn() -> u64,
     ) -> Self {
-        Self { store, space, redactor, prices, now_ns }
+        Self { store, space, redactor, prices, badges, now_ns }
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
         (self.now_ns)()
+    }
+
+    pub(crate) fn badges(&self, reader: &RunReader) -> BTreeMap<u32, String> {
+        match self.redactor {
+            Some(_) => BTreeMap::new(),
+            None => (self.badges)(&self.space, reader),
+        }
+    }
+
+    /// The state after a frame, and the number of the frame after which it was stored.
+    pub(crate) fn state(&self, reader: &RunReader, seq: u32) -> Result<String, String> {
+        if let Some(profile) = self.profile() {
+            return Err(format!("States are not shown to readers with a profile ({profile})."));
+        }
+        match reader.snapshot_at(seq).map_err(|error| error.to_string())? {
+            None => Ok(format!("No state was stored up to frame {seq}.")),
+            Some(kept) => {
+                let text = match serde_json::from_slice::<serde_json::Value>(&kept.state) {
+                    Ok(json) => serde_json::to_string_pretty(&json).unwrap_or_default(),
+                    Err(_) => String::from_utf8_lossy(&kept.state).into_owned(),
+                };
+                Ok(format!("STATE after frame {}\n{text}", kept.seq))
+            }
+        }
     }
 
     /// The name of the profile that redacts what is shown.

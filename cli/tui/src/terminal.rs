@@ -126,10 +126,11 @@ fn run(
             is_drawn = false;
             continue;
         }
+        is_drawn &= !app.tick();
         waits += 1;
         if waits >= WAITS_PER_REFRESH {
             waits = 0;
-            is_drawn = !app.refresh();
+            is_drawn &= !app.refresh();
         }
     }
 }

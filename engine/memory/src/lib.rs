@@ -17,6 +17,7 @@
 mod definition;
 mod embedder;
 mod entry;
+mod frame_texts;
 mod identity;
 mod js_value;
 mod operations;
@@ -40,6 +41,7 @@ use serde::{Deserialize, Serialize};
 pub use definition::Definition;
 pub use embedder::Embedder;
 pub use entry::MemoryEntry;
+pub use frame_texts::{FrameGaps, FrameText, FrameTextHit, FrameTexts, RunMark, text_share};
 pub use identity::Identity;
 pub use projection::{Projection, render};
 pub use prompt_text::prompt_text;
@@ -79,16 +81,19 @@ const LIST_BYTES_MAX: usize = 64 << 20;
 /// Default minimum score for vectors that callers compute.
 pub const THRESHOLD: f32 = 0.7;
 
-/// The keyspaces of entries, word cards, access statistics and feedback.
+/// The keyspace of entries. The other keyspaces of a memory have names that begin with it.
 const ENTRIES: &str = "annals.memory";
-const WORD_CARDS: &str = "annals.memory.words";
-const ACCESS_STATS: &str = "annals.memory.looks";
-const FEEDBACK: &str = "annals.memory.feedback";
+/// Ends of the names of the keyspaces of word cards, access statistics and feedback.
+const WORD_CARDS: &str = ".words";
+const ACCESS_STATS: &str = ".looks";
+const FEEDBACK: &str = ".feedback";
 
 /// The memory of a namespace.
 #[derive(Debug, Clone)]
 pub struct Memory {
     space: Namespace,
+    /// The name of the keyspace of entries.
+    name: &'static str,
     entries: Keyspace,
     /// Word cards of the entries that use the built-in embedder.
     words: Keyspace,
@@ -231,29 +236,35 @@ impl Memory {
     /// # Errors
     /// `Unavailable`, `Poisoned`.
     pub fn open(space: &Namespace) -> Result<Self> {
-        let keyspace = |name: &str| space.keyspace(name, History::Latest);
+        Self::open_named(space, ENTRIES)
+    }
+
+    /// The entries of the keyspace `name`, with what is kept beside them.
+    fn open_named(space: &Namespace, name: &'static str) -> Result<Self> {
+        let keyspace = |end: &str| space.keyspace(&format!("{name}{end}"), History::Latest);
         Ok(Self {
             space: space.clone(),
-            entries: keyspace(ENTRIES)?,
+            name,
+            entries: keyspace("")?,
             words: keyspace(WORD_CARDS)?,
             looks: keyspace(ACCESS_STATS)?,
             feedback: keyspace(FEEDBACK)?,
-            signatures: keyspace("annals.memory.signatures")?,
-            recalled: keyspace("annals.memory.recalled")?,
+            signatures: keyspace(".signatures")?,
+            recalled: keyspace(".recalled")?,
             on_disk: false,
-            postings: Self::open_postings(space)?,
+            postings: Self::open_postings(space, name)?,
             index_cache: Arc::default(),
             tail_max: postings::TAIL_MAX,
         })
     }
 
     /// The keyspaces of the index. A store that is open for reading may be older than they are.
-    fn open_postings(space: &Namespace) -> Result<Option<PostingSpaces>> {
+    fn open_postings(space: &Namespace, name: &str) -> Result<Option<PostingSpaces>> {
         let mut found = [None, None, None, None];
-        for (found, name) in
+        for (found, end) in
             found.iter_mut().zip([postings::NUMBERS, postings::REMOVED, postings::POSTINGS, postings::PARTS])
         {
-            *found = match space.keyspace(name, History::Latest) {
+            *found = match space.keyspace(&format!("{name}{WORD_CARDS}{end}"), History::Latest) {
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
                 opened => Some(opened?),
             };

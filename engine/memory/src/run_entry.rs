@@ -27,14 +27,15 @@ impl Memory {
         let cards: Vec<_> = entries.iter().map(validate_entry).collect::<Result<_>>()?;
         let name = identity.checked_name()?;
         let keys: Vec<Vec<u8>> = entries.iter().map(|entry| entry_key(&name, &entry.id)).collect();
+        let keyspaces = ["", WORD_CARDS, ACCESS_STATS, FEEDBACK].map(|end| format!("{}{end}", self.name));
         let belongings: Vec<RunBelonging<'_>> = keys
             .iter()
             .flat_map(|key| {
-                [ENTRIES, WORD_CARDS, ACCESS_STATS, FEEDBACK].map(|keyspace| RunBelonging {
+                keyspaces.iter().map(|keyspace| RunBelonging {
                     keyspace,
                     key,
                     is_lasting: true,
-                    is_numbered: keyspace == WORD_CARDS,
+                    is_numbered: keyspace.ends_with(WORD_CARDS),
                 })
             })
             .collect();

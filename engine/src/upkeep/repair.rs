@@ -49,6 +49,20 @@ use annals_store::kv::keyspace::{History, Keyspace, KvBatch, ScanRange};
 /// The keyspace that lists the parts of the index of memories (`annals_memory`).
 const MEMORY_INDEX_LISTS: &str = "annals.memory.words.parts";
 
+/// The beginning of the names of the keyspaces that index the texts of frames (`annals_memory`).
+const SEARCH_INDEX: &str = "annals.search";
+/// Ends of those names.
+const SEARCH_INDEX_PARTS: [&str; 8] = [
+    "",
+    ".words",
+    ".words.numbers",
+    ".words.removed",
+    ".words.postings",
+    ".words.parts",
+    ".waiting",
+    ".gaps",
+];
+
 /// The tag of a run that lost parts.
 const REPAIR_TAG: &str = "annals.repair";
 /// The component of a frame that stands in for a lost one.
@@ -357,6 +371,13 @@ impl Repair {
             if let Some(lists) = new.find_keyspace(MEMORY_INDEX_LISTS)? {
                 for key in lists.scan(ScanRange::all()).keys() {
                     lists.delete(&key?)?;
+                }
+            }
+            // That of frames names runs by their old numbers. The next search makes it again.
+            for end in SEARCH_INDEX_PARTS {
+                let Some(keyspace) = new.find_keyspace(&format!("{SEARCH_INDEX}{end}"))? else { continue };
+                for key in keyspace.scan(ScanRange::all()).keys() {
+                    keyspace.delete(&key?)?;
                 }
             }
             for name in [PINS, BELONGINGS] {

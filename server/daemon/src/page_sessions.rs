@@ -6,7 +6,8 @@
 //! cookie alone could be used by another user's server on this machine; a key alone could be used by a script that
 //! came into the page.
 //!
-//! Only hashes are kept, in memory: sessions end with the daemon. A session has the rights of the store's owner.
+//! Only hashes are kept, in memory: sessions end after twelve hours, and with the daemon. A session has the rights of
+//! the store's owner.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,6 +15,8 @@ use annals::io::Io;
 
 /// Validity of a link.
 const LINK_NS: u64 = 600 * 1_000_000_000;
+/// Validity of a session, however much it is used: a working day.
+const SESSION_NS: u64 = 12 * 3600 * 1_000_000_000;
 /// Maximum number of links, and of sessions; a new one replaces the oldest.
 const LINKS_MAX: usize = 64;
 const SESSIONS_MAX: usize = 64;
@@ -47,6 +50,8 @@ struct PageLink {
 struct PageSession {
     cookie: blake3::Hash,
     key: blake3::Hash,
+    /// On the monotonic clock.
+    expires_ns: u64,
     namespace: String,
 }
 
@@ -118,15 +123,18 @@ impl PageSessions {
         state.sessions.push(PageSession {
             cookie: blake3::hash(cookie.as_bytes()),
             key: blake3::hash(key.as_bytes()),
+            expires_ns: now_ns.saturating_add(SESSION_NS),
             namespace: link.namespace,
         });
         Ok(Ok(NewSession { cookie, key }))
     }
 
-    /// The namespace of the session that has these two parts.
-    pub(crate) fn namespace(&self, cookie: &str, key: &str) -> Option<String> {
+    /// The namespace of the session that has these two parts; `None` also after it has expired.
+    pub(crate) fn namespace(&self, cookie: &str, key: &str, io: &dyn Io) -> Option<String> {
         let (cookie, key) = (blake3::hash(cookie.as_bytes()), blake3::hash(key.as_bytes()));
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_ns = io.monotonic_ns();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.sessions.retain(|session| session.expires_ns > now_ns);
         let found = state.sessions.iter().find(|session| session.cookie == cookie && session.key == key);
         found.map(|session| session.namespace.clone())
     }
@@ -152,13 +160,26 @@ mod tests {
         let code = sessions.make_code("n", &sim).unwrap();
         sim.advance_ns(LINK_NS - 1_000_000_000);
         let held = sessions.open(&code, &sim).unwrap().unwrap();
-        assert_eq!(sessions.namespace(&held.cookie, &held.key).as_deref(), Some("n"));
-        assert_eq!(sessions.namespace(&held.key, &held.cookie), None, "each part has its place");
+        assert_eq!(sessions.namespace(&held.cookie, &held.key, &sim).as_deref(), Some("n"));
+        assert_eq!(sessions.namespace(&held.key, &held.cookie, &sim), None, "each part has its place");
         assert_eq!(sessions.open(&code, &sim).unwrap().unwrap_err(), LinkProblem::Unknown, "used");
         let late = sessions.make_code("n", &sim).unwrap();
         sim.advance_ns(LINK_NS + 1);
         assert_eq!(sessions.open(&late, &sim).unwrap().unwrap_err(), LinkProblem::Expired);
         assert_eq!(sessions.open(&late, &sim).unwrap().unwrap_err(), LinkProblem::Unknown);
+    }
+
+    #[test]
+    fn session_ends_after_twelve_hours_of_use() {
+        let sim = SimIo::new(1);
+        let sessions = PageSessions::default();
+        let code = sessions.make_code("n", &sim).unwrap();
+        let held = sessions.open(&code, &sim).unwrap().unwrap();
+        for _ in 0..12 {
+            assert!(sessions.namespace(&held.cookie, &held.key, &sim).is_some());
+            sim.advance_ns(SESSION_NS / 12);
+        }
+        assert_eq!(sessions.namespace(&held.cookie, &held.key, &sim), None);
     }
 
     /// Many links must not fill the memory, and the newest one must work.

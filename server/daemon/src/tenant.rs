@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use annals::{Namespace, RunReader, RunUid, Status};
 use annals_deliberation::Deliberation;
 use annals_diagnostics::Diagnostics;
-use annals_memory::Memory;
+use annals_memory::{FrameTexts, Memory};
 use tokio::sync::Notify;
 
 use super::databases::Databases;
@@ -15,6 +15,7 @@ use super::open_runs::DaemonRun;
 use crate::background::RememberQueue;
 use annals_formats::otlp::TraceIngest;
 use annals_proxy::embeddings::ConfiguredEmbedder;
+use annals_review::search::catch_up;
 
 /// Maximum number of frames whose times are cached; each run counts as 64 more.
 const TIMES_MAX: usize = 4 << 20;
@@ -39,6 +40,9 @@ pub(super) struct Tenant {
     pub(super) behind: Arc<RememberQueue>,
     /// The agents' memory, opened at first use.
     memory: Mutex<Option<Memory>>,
+    /// The index of the frames' texts. Searches take turns to index what is new.
+    frame_texts: Mutex<Option<FrameTexts>>,
+    indexing: Mutex<()>,
     /// The sessions' diagnostics, opened at first use.
     diagnostics: Mutex<Option<Diagnostics>>,
     /// The decisions of agents, opened at first use.
@@ -69,8 +73,9 @@ impl Tenant {
     ) -> Self {
         let name = name.to_owned();
         let ingest = TraceIngest::new(space.clone());
-        let (streams, added, proxy_begins, memory, diagnostics, deliberation, embedder, unused_since_ns) =
+        let (streams, added, proxy_begins, memory, frame_texts, indexing, diagnostics, deliberation) =
             Default::default();
+        let (embedder, unused_since_ns) = Default::default();
         Self {
             name,
             space,
@@ -82,6 +87,8 @@ impl Tenant {
             ingest,
             behind,
             memory,
+            frame_texts,
+            indexing,
             diagnostics,
             deliberation,
             embedder,
@@ -119,6 +126,36 @@ impl Tenant {
             Some(memory) => Ok(memory.clone()),
             None => Ok(memory.insert(Memory::open(&self.space)?.with_disk_durability()).clone()),
         }
+    }
+
+    /// The index of the frames' texts.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn frame_texts(&self) -> annals::Result<FrameTexts> {
+        let mut index = self.frame_texts.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*index {
+            Some(index) => Ok(index.clone()),
+            None => {
+                let opened = FrameTexts::open(&self.space)?;
+                let opened = opened.ok_or_else(|| annals::Error::bug("a store for writing has no index"))?;
+                Ok(index.insert(opened).clone())
+            }
+        }
+    }
+
+    /// Indexes some frames that were recorded since the last search, from the beginning if `rebuilds`. Waits while another
+    /// search does. Returns whether all are indexed.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn index_frames(&self, rebuilds: bool) -> annals::Result<bool> {
+        let index = self.frame_texts()?;
+        let _turn = self.indexing.lock().unwrap_or_else(PoisonError::into_inner);
+        if rebuilds {
+            index.clear()?;
+        }
+        Ok(catch_up(&self.space, &index)?.is_whole)
     }
 
     /// The sessions' diagnostics; their writes are durable.

@@ -1,7 +1,7 @@
 // The frame of the page: addresses, views, keys, theme, login.
 
 const VIEWS = {
-  runs: RunsView, run: RunView, compare: CompareView, forks: ForksView, memory: MemoryView, decisions: DecisionsView, lessons: LessonsView, store: StoreView,
+  runs: RunsView, run: RunView, compare: CompareView, forks: ForksView, search: SearchView, memory: MemoryView, decisions: DecisionsView, lessons: LessonsView, store: StoreView,
 };
 
 /// The address of a view: everything that it shows follows from it.
@@ -29,10 +29,10 @@ class App {
     Object.assign(this, { source, home, view: null, panels: { left: true, right: window.innerWidth > 1000 }, typed: "" });
     this.said = h("div", { class: "visually-hidden", role: "status", "aria-live": "polite" });
     this.liveMark = h("span", { class: "live dim" });
-    const links = source.isLive ? ["runs", "memory", "decisions", "lessons", "store"] : [];
+    const links = source.isLive ? ["runs", "search", "memory", "decisions", "lessons", "store"] : [];
     this.nav = h("nav", { "aria-label": "views" }, links.map((name) => h("a", { href: `#/${name}` }, name)));
-    this.search = h("input", { type: "search", placeholder: "open a run by name (/)", "aria-label": "run", autocomplete: "off", spellcheck: "false" });
-    const jump = h("form", { role: "search", "aria-label": "open a run", on: { submit: (event) => { event.preventDefault(); this.openNamed(this.search.value.trim()); } } }, this.search);
+    this.search = h("input", { type: "search", placeholder: "a run, RUN@7 or a text (/)", "aria-label": "run or text", autocomplete: "off", spellcheck: "false" });
+    const jump = h("form", { role: "search", "aria-label": "open a run, or search", on: { submit: (event) => { event.preventDefault(); this.openNamed(this.search.value.trim()); } } }, this.search);
     this.header = h("header", { class: "top" }, h("a", { href: home, class: "home" }, "annals"), this.nav, h("span", { class: "grow" }), source.isLive ? jump : null,
       this.liveMark, button("theme", () => this.toggleTheme(), { class: "plain", title: "t" }), button("?", () => this.showKeys(), { class: "plain", "aria-label": "keys" }));
     document.body.replaceChildren(this.header, this.said);
@@ -93,8 +93,12 @@ class App {
     return this.openView();
   }
 
-  openNamed(name) {
-    if (name) location.hash = routeHash(["run", ...(name.match(/^(.*)@(\d+)$/)?.slice(1) ?? [name])]);
+  /// Opens a run of this name, or a frame of it; without such a run, searches the text in all frames.
+  async openNamed(name) {
+    if (!name) return;
+    const [run, seq] = name.match(/^(.*)@(\d+)$/)?.slice(1) ?? [name];
+    const isRun = await this.source.run(run).then(() => true, (problem) => problem.status !== 404 && problem.status !== 400);
+    location.hash = isRun ? routeHash(["run", run, seq]) : routeHash(["search"], { q: name });
   }
 
   drawNotice(title, content) {
@@ -162,7 +166,7 @@ class App {
 
   showKeys() {
     const keys = Object.entries(this.view?.keys ?? {}).filter(([, [text]]) => text);
-    const rows = [...keys.map(([key, [text]]) => [key, text]), ...(this.view?.jump ? [["g 7", "frame 7"]] : []), ["/", "open a run by name"], ["t", "light, dark"], ["?", "keys"]];
+    const rows = [...keys.map(([key, [text]]) => [key, text]), ...(this.view?.jump ? [["g 7", "frame 7"]] : []), ["/", "open a run by name, or search a text"], ["t", "light, dark"], ["?", "keys"]];
     const dialog = h("dialog", { "aria-label": "keys" }, h("h1", {}, "Keys"), h("dl", {}, rows.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)])),
       h("form", { method: "dialog" }, h("button", {}, "close")));
     dialog.addEventListener("close", () => dialog.remove());

@@ -74,6 +74,7 @@ class HttpSource {
   suspect(run) { return this.get(HttpSource.path(run, "/suspect")); }
   blame(run) { return this.get(HttpSource.path(run, "/blame")); }
   diff(run, other) { return this.get(HttpSource.path(run, "/diff"), { with: other }); }
+  search(text, signal) { return this.get("/v1/search", { q: text, count: 100 }, { signal }); }
   forks(run) { return this.get(HttpSource.path(run, "/forks")); }
 
   /// A frame as a person reads it. Kept, because frames that have ended never change.

@@ -23,6 +23,7 @@ const SCRIPT: &str = concat!(
     include_str!("../assets/run.js"),
     include_str!("../assets/runs.js"),
     include_str!("../assets/compare.js"),
+    include_str!("../assets/search.js"),
     include_str!("../assets/tables.js"),
     include_str!("../assets/app.js"),
 );

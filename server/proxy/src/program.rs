@@ -339,7 +339,7 @@ impl<W: Write> Read for RelayReader<W> {
 /// process.
 pub fn interrupted() -> impl Future<Output = ()> {
     let mut signals = EndSignals::new();
-    async move { signals.wait_for_any().await }
+    async move { drop(signals.wait_for_any().await) }
 }
 
 /// As [`interrupted`], for a process in which SIGHUP has another meaning: that signal is ignored here.
@@ -354,18 +354,18 @@ pub fn terminated() -> impl Future<Output = ()> {
     }
 }
 
-/// Runs `then` once this process is asked to end; the signal itself no longer ends it. If signals cannot be
-/// handled, they end the process as usual.
-pub fn when_interrupted(then: impl FnOnce() + Send + 'static) {
+/// Runs `then` with the number of the signal once this process is asked to end; the signal itself no longer ends it. If
+/// signals cannot be handled, they end the process as usual.
+pub fn when_interrupted(then: impl FnOnce(i32) + Send + 'static) {
     let (listens, listening) = std::sync::mpsc::channel();
     let wait = move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
-        runtime.block_on(async {
-            let interrupted = interrupted();
+        let sent = runtime.block_on(async {
+            let mut signals = EndSignals::new();
             drop(listens);
-            interrupted.await;
+            signals.wait_for_any().await
         });
-        then();
+        then(sent.as_raw());
     };
     let _ = std::thread::Builder::new().name("annals-signals".to_owned()).spawn(wait);
     // Returns once the thread listens, or never will.
@@ -389,13 +389,13 @@ impl EndSignals {
         Self(all())
     }
 
-    /// Waits until this process is told to end.
-    async fn wait_for_any(&mut self) {
+    /// Waits until this process is told to end, and returns by which signal.
+    async fn wait_for_any(&mut self) -> rustix::process::Signal {
         let Some([interrupt, terminate, hangup]) = &mut self.0 else { return std::future::pending().await };
         tokio::select! {
-            _ = interrupt.0.recv() => {}
-            _ = terminate.0.recv() => {}
-            _ = hangup.0.recv() => {}
+            _ = interrupt.0.recv() => interrupt.1,
+            _ = terminate.0.recv() => terminate.1,
+            _ = hangup.0.recv() => hangup.1,
         }
     }
 
@@ -411,7 +411,7 @@ impl EndSignals {
             biased;
             ended = child.wait() => return (ended, None),
             () = tokio::time::sleep(limit) => StopReason::TimeLimit,
-            () = self.wait_for_any() => StopReason::Interrupted,
+            _ = self.wait_for_any() => StopReason::Interrupted,
         };
         end_group(group);
         (child.wait().await, Some(stopped))

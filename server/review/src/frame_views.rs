@@ -2,6 +2,7 @@
 //! failed run to read first.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use annals::{Component, RecordedFrame, RunReader};
 
@@ -82,23 +83,64 @@ pub fn new_part(
     }))
 }
 
-/// The last request before frame `seq` in the same format, as `by` shows it, and the number of its frame.
+/// Bytes of earlier requests that are compared to find the one before, and their number.
+const EARLIER_BYTES_MAX: usize = 8 << 20;
+const EARLIER_FRAMES_MAX: usize = 64;
+
+/// The request before frame `seq` in the same conversation, as `by` shows it, and the number of its frame: of the last
+/// requests in the same format, the one that begins with the most messages of this one. `None` if none has its first
+/// message or most of the others: then a conversation begins. Agents that take turns have conversations of their own.
 pub(crate) fn previous_request(
     reader: &RunReader,
     seq: u32,
     api: &ModelApi,
     by: Option<&Redactor>,
 ) -> annals::Result<Option<(u32, Vec<u8>)>> {
+    let own = match api_and_shown_body(&reader.frame(seq)?, by) {
+        Some((_, body)) => providers::message_hashes(api, &body),
+        None => return Ok(None),
+    };
+    let (mut best, mut bytes, mut looked) = (None, 0, 0);
+    let mut most = Likeness::default();
     for earlier in (1..seq).rev() {
         if reader.frame_info(earlier)?.component != Component::Llm {
             continue;
         }
         let before = api_and_shown_body(&reader.frame(earlier)?, by);
-        if let Some((_, before)) = before.filter(|(of, _)| of.shape == api.shape) {
-            return Ok(Some((earlier, before)));
+        let Some((_, before)) = before.filter(|(of, _)| of.shape == api.shape) else { continue };
+        (bytes, looked) = (bytes + before.len(), looked + 1);
+        let likeness = Likeness::of(&providers::message_hashes(api, &before), &own);
+        let is_next = likeness.is_next;
+        // Of equal ones the last counts.
+        if likeness > most {
+            (best, most) = (Some((earlier, before)), likeness);
+        }
+        if is_next || bytes >= EARLIER_BYTES_MAX || looked >= EARLIER_FRAMES_MAX {
+            break;
         }
     }
-    Ok(None)
+    Ok(best)
+}
+
+/// How much of an earlier request a request repeats. The order is that of the fields.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Likeness {
+    /// Number of equal messages at the beginning.
+    prefix: usize,
+    /// Number of messages that both have, if they are at least half of the earlier ones.
+    common: usize,
+    /// It is the earlier request and at most two messages more: no other can be nearer.
+    is_next: bool,
+}
+
+impl Likeness {
+    fn of(before: &[[u8; 32]], own: &[[u8; 32]]) -> Self {
+        let prefix = before.iter().zip(own).take_while(|(one, other)| one == other).count();
+        let known: HashSet<&[u8; 32]> = own.iter().collect();
+        let common = before.iter().filter(|message| known.contains(message)).count();
+        let is_next = prefix >= 3 && prefix == before.len() && own.len() <= prefix + 2;
+        Self { prefix, common: if common * 2 >= before.len() { common } else { 0 }, is_next }
+    }
 }
 
 /// The ids of the tool calls whose results appear for the first time in a frame's request, in its order.

@@ -1,5 +1,5 @@
 //! Views of recorded runs: what a request added and which frame failed (`frame_views`), how two runs differ
-//! (`align`), which step of a failed run is suspect (`suspect`), and memory entries made from runs
+//! (`align`), which frames say something (`search`), which step of a failed run is suspect (`suspect`), and memory entries made from runs
 //! (`run_memory`), given by a user (`memory_input`), or as a reader with a profile sees them
 //! (`memory_redaction`). Starts
 //! nothing; the caller chooses the embedder.
@@ -12,6 +12,7 @@ pub mod memory_input;
 pub mod memory_redaction;
 pub mod memory_retention;
 pub mod run_memory;
+pub mod search;
 pub mod suspect;
 
 pub use align::{Alignment, BodyDifference, FrameDifference, FramePair, align, frame_difference};

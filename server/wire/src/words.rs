@@ -261,6 +261,23 @@ impl CommandArguments {
         Ok((definition, namespace))
     }
 
+    /// The name of the namespace whose runs are indexed, and whether the index is made anew.
+    ///
+    /// # Errors
+    /// `Invalid` for an unknown option, or if NAMESPACE is missing.
+    pub fn index_runs(&mut self) -> annals::Result<(String, bool)> {
+        let (mut namespace, mut rebuilds) = (None, false);
+        while let Some(option) = self.option() {
+            match option.as_str() {
+                "NAMESPACE" if namespace.is_none() => namespace = Some(self.text("NAMESPACE")?),
+                "REBUILD" if !rebuilds => rebuilds = true,
+                _ => return Err(unknown_option(&option)),
+            }
+        }
+        let namespace = namespace.ok_or_else(|| annals::Error::invalid("NAMESPACE is missing"))?;
+        Ok((namespace, rebuilds))
+    }
+
     /// A session's report as JSON, the name of its namespace, and the lifetime of its row in milliseconds.
     ///
     /// # Errors

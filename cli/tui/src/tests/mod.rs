@@ -18,6 +18,10 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// When runs begin: later than the clock of any test, so that no screen depends on the time of its test.
 const BEGAN_S: u64 = 4_000_000_000;
 const NOW_NS: u64 = (BEGAN_S + 10_000) * SECOND_NS;
+std::thread_local! {
+    /// The clock of a test.
+    static CLOCK_NS: std::cell::Cell<u64> = const { std::cell::Cell::new(NOW_NS) };
+}
 const PLAIN: Look = Look { colour: false, unicode: true };
 
 struct ScreenBench {
@@ -56,6 +60,14 @@ fn timed(mut frame: Frame, began_s: u64, took_s: u64) -> Frame {
     frame.started_ns = Some((BEGAN_S + began_s) * SECOND_NS);
     frame.duration_ns = took_s * SECOND_NS + SECOND_NS / 2;
     frame
+}
+
+/// The blame of a run that is named for it.
+fn badges(_: &Namespace, reader: &annals::RunReader) -> std::collections::BTreeMap<u32, String> {
+    match reader.info().name.as_str() {
+        "blamed" => [(2, "0.82".to_owned())].into(),
+        _ => std::collections::BTreeMap::new(),
+    }
 }
 
 impl ScreenBench {
@@ -151,7 +163,7 @@ impl ScreenBench {
         // As the command opens it: another handle that only reads.
         let store = Store::open_read_only(self.directory.path().join("s")).unwrap();
         let space = store.namespace("default").unwrap();
-        let source = RunSource::new(store, space, by, |_| Prices::built_in(), || NOW_NS);
+        let source = RunSource::new(store, space, by, |_| Prices::built_in(), badges, || CLOCK_NS.get());
         App::new(source, look, start).unwrap()
     }
 
@@ -282,6 +294,66 @@ fn frames_are_stepped_jumped_to_and_filtered() {
     check("tools-only", &mut app);
     press(&mut app, "f");
     assert!(screen(&mut app, 80, 24).contains("failed or flagged: 1 of 5"));
+}
+
+#[test]
+fn state_is_shown_after_each_frame() {
+    let bench = ScreenBench::empty();
+    let run = bench.begin("stateful", "agent");
+    for (at, step) in ["asked", "booked"].into_iter().enumerate() {
+        run.record(timed(Frame::new(Component::Tool, "{}", step), at as u64, 0)).unwrap();
+        run.snapshot(format!("{{\"step\":\"{step}\",\"flights\":[1472]}}"), &[]).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    let mut app = bench.at("stateful", 1);
+    press(&mut app, "s");
+    assert!(screen(&mut app, 80, 24).contains("\"step\": \"asked\""), "{}", screen(&mut app, 80, 24));
+    press(&mut app, "j");
+    check("state", &mut app);
+    let profile = Some(Redactor::new(&Profile::safe(), [7; 32]));
+    let mut app = bench.app(PLAIN, &StartScreen::Run("stateful".to_owned(), Some(2)), profile);
+    press(&mut app, "s");
+    let drawn = screen(&mut app, 80, 24);
+    assert!(drawn.contains("States are not shown") && !drawn.contains("1472"), "{drawn}");
+}
+
+#[test]
+fn fork_command_and_blame_stand_beside_the_frame() {
+    let bench = ScreenBench::filled();
+    bench.lending("blamed", None);
+    let mut app = bench.at("blamed", 2);
+    press(&mut app, "x");
+    check("blamed", &mut app);
+    assert!(screen(&mut app, 80, 24).contains("annals fork blamed@2"));
+    let profile = Some(Redactor::new(&Profile::safe(), [7; 32]));
+    let mut app = bench.app(PLAIN, &StartScreen::Run("blamed".to_owned(), Some(2)), profile);
+    assert!(!screen(&mut app, 80, 24).contains("0.82"), "a blame follows from all of the content");
+}
+
+/// A frame is shown for the time that it took until the next one began, at most 2 s.
+#[test]
+fn run_is_played_with_its_recorded_times() {
+    let bench = ScreenBench::filled();
+    let mut app = bench.at("tuesday", 1);
+    let frame =
+        |app: &mut App| screen(app, 200, 60).lines().find(|line| line.contains("FRAME")).unwrap().to_owned();
+    let wait = |app: &mut App, ms: u64| {
+        CLOCK_NS.set(CLOCK_NS.get() + ms * 1_000_000);
+        app.tick()
+    };
+    assert!(!wait(&mut app, 10_000), "nothing is played yet");
+    press(&mut app, "P");
+    // Frame 2 began one second after frame 1, frame 3 three seconds after that.
+    assert!(!wait(&mut app, 999));
+    assert!(wait(&mut app, 1));
+    assert!(frame(&mut app).contains("FRAME 2"));
+    assert!(!wait(&mut app, 1999));
+    assert!(wait(&mut app, 1));
+    assert!(frame(&mut app).contains("FRAME 3"));
+    press(&mut app, "P");
+    assert!(!wait(&mut app, 10_000), "it was stopped");
+    press(&mut app, "GP");
+    assert!(screen(&mut app, 80, 24).contains("this is the last frame"));
 }
 
 #[test]

@@ -35,13 +35,16 @@ const POSTING_BYTES: usize = 6;
 /// A part is written again without its removed entries if they are more than this share of it.
 const REMOVED_SHARE: u64 = 4;
 
+/// A partition of a store: its namespace, the number of the keyspace of its entries, and its name there.
+type PartitionPlace = (NamespaceId, u32, Partition);
+
 /// What the memories of all namespaces of a store share while it is open.
 #[derive(Debug, Default)]
 struct SharedState {
-    partitions: HashMap<(NamespaceId, Partition), PartitionState>,
+    partitions: HashMap<PartitionPlace, PartitionState>,
     /// The numbers that partitions without a state had used: no number is given out twice, since recalls keep cards and tables by
     /// them.
-    used: HashMap<(NamespaceId, Partition), UsedNumbers>,
+    used: HashMap<PartitionPlace, UsedNumbers>,
     /// Keys of entries in batches that may not be published yet.
     queued: HashSet<(NamespaceId, Vec<u8>)>,
 }
@@ -55,14 +58,14 @@ struct UsedNumbers {
 
 impl SharedState {
     /// Forgets a partition's state, but not which numbers it used.
-    fn discard(&mut self, place: (NamespaceId, Partition)) {
+    fn discard(&mut self, place: PartitionPlace) {
         if let Some(state) = self.partitions.remove(&place) {
             self.note_used(place, UsedNumbers { card: state.next, part: state.next_part });
         }
     }
 
     /// Adds used numbers; returns all of the partition.
-    fn note_used(&mut self, place: (NamespaceId, Partition), used: UsedNumbers) -> UsedNumbers {
+    fn note_used(&mut self, place: PartitionPlace, used: UsedNumbers) -> UsedNumbers {
         let known = self.used.entry(place).or_default();
         *known = UsedNumbers { card: known.card.max(used.card), part: known.part.max(used.part) };
         *known
@@ -101,6 +104,10 @@ impl<'a> Numbering<'a> {
 }
 
 impl Memory {
+    fn place(&self, partition: &Partition) -> PartitionPlace {
+        (self.entries.namespace(), self.entries.id(), *partition)
+    }
+
     /// Waits until every queued batch of entries can be read.
     pub(in super::super) fn settle(&self, changing: &mut Numbering<'_>) -> Result<()> {
         let state = changing.state()?;
@@ -139,7 +146,7 @@ impl Memory {
         match self.partition(changing, &tenant, &partition) {
             Ok(true) => {}
             Ok(false) => {
-                let place = (self.entries.namespace(), partition);
+                let place = self.place(&partition);
                 let state = changing.state()?.partitions.get(&place);
                 let (tail_from, next_id) = state.map_or((0, 0), |state| (state.tail_from, state.next_part));
                 let list = PartList { tail_from, next_id, parts: Vec::new() };
@@ -149,8 +156,7 @@ impl Memory {
             Err(error) => return Err(error),
         }
         self.remove_number(changing, batch, key)?;
-        let namespace = self.entries.namespace();
-        let Some(state) = changing.state()?.partitions.get_mut(&(namespace, partition)) else {
+        let Some(state) = changing.state()?.partitions.get_mut(&self.place(&partition)) else {
             return Ok(());
         };
         let number = card_number(&partition, state.next);
@@ -174,7 +180,7 @@ impl Memory {
         batch.delete(&spaces.numbers, &number);
         batch.put(&spaces.removed, &number, Vec::new());
         let partition = partition_of(&tenant_of_key(key));
-        if let Some(state) = changing.state()?.partitions.get_mut(&(self.entries.namespace(), partition)) {
+        if let Some(state) = changing.state()?.partitions.get_mut(&self.place(&partition)) {
             state.removed += 1;
         }
         Ok(())
@@ -183,7 +189,7 @@ impl Memory {
     /// Loads the state of a partition. False if its list of parts has yet to be written.
     fn partition(&self, changing: &mut Numbering<'_>, tenant: &str, partition: &Partition) -> Result<bool> {
         let Some(spaces) = &self.postings else { return Ok(true) };
-        let place = (self.entries.namespace(), *partition);
+        let place = self.place(partition);
         if changing.state()?.partitions.contains_key(&place) {
             return Ok(true);
         }
@@ -236,7 +242,7 @@ impl Memory {
             card: after(last(&spaces.numbers)?).max(after(last(&spaces.removed)?)),
             part: part.map_or(0, |part| part.saturating_add(1)),
         };
-        Ok(changing.state()?.note_used((self.entries.namespace(), *partition), found))
+        Ok(changing.state()?.note_used(self.place(partition), found))
     }
 
     /// Numbers all cards of a tenant anew. Their parts are gone; the cards are the tail. No number is used again.
@@ -247,7 +253,7 @@ impl Memory {
         tenant: &str,
         partition: &Partition,
     ) -> Result<PartList> {
-        let place = (self.entries.namespace(), *partition);
+        let place = self.place(partition);
         changing.state()?.discard(place);
         let used = self.used_numbers(changing, spaces, partition)?;
         let mut batch = self.space.batch();
@@ -318,7 +324,7 @@ impl Memory {
         let (Some(spaces), true) = (&self.postings, self.entries.core().is_writer()) else { return Ok(()) };
         let partition = partition_of(tenant);
         let mut changing = self.lock_changes()?;
-        changing.state()?.discard((self.entries.namespace(), partition));
+        changing.state()?.discard(self.place(&partition));
         let mut batch = self.space.batch();
         batch.delete(&spaces.parts, &partition);
         self.commit_index(batch)
@@ -328,11 +334,11 @@ impl Memory {
     /// index that cannot be read is left to the next recall and the next write: the entry is stored.
     pub(in super::super) fn tend_index(&self, key: &[u8]) -> Result<()> {
         let Some(spaces) = &self.postings else { return Ok(()) };
-        let (namespace, tenant) = (self.entries.namespace(), tenant_of_key(key));
+        let tenant = tenant_of_key(key);
         let partition = partition_of(&tenant);
         let mut changing = self.lock_unsettled();
         let is_due = |changing: &mut Numbering<'_>| -> Result<bool> {
-            let state = changing.state()?.partitions.get(&(namespace, partition));
+            let state = changing.state()?.partitions.get(&self.place(&partition));
             Ok(state.is_some_and(|state| state.added >= self.tail_max || state.removed >= self.tail_max))
         };
         if !is_due(&mut changing)? {
@@ -354,7 +360,6 @@ impl Memory {
         spaces: &PostingSpaces,
         partition: &Partition,
     ) -> Result<()> {
-        let namespace = self.entries.namespace();
         loop {
             let bytes =
                 spaces.parts.get(partition)?.ok_or_else(|| Error::bug("the list of parts is missing"))?;
@@ -379,14 +384,14 @@ impl Memory {
             } else if !self.drop_removed(spaces, partition, &mut list, &removed)? {
                 break;
             }
-            if let Some(state) = changing.state()?.partitions.get_mut(&(namespace, *partition)) {
+            if let Some(state) = changing.state()?.partitions.get_mut(&self.place(partition)) {
                 state.tail_from = list.tail_from.max(tail_from);
                 state.next_part = list.next_id;
             }
         }
         let bytes = spaces.parts.get(partition)?.unwrap_or_default();
         let tail_from = PartList::parse(&bytes).map_err(|error| damaged(&error))?.tail_from;
-        if let Some(state) = changing.state()?.partitions.get_mut(&(namespace, *partition)) {
+        if let Some(state) = changing.state()?.partitions.get_mut(&self.place(partition)) {
             (state.added, state.removed, state.tail_from) = (state.next - tail_from, 0, tail_from);
             // Numbers of the tail whose cards are gone are not worth a look at each write.
             state.added = state.added.min(self.tail_max / 2);

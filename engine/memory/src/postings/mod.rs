@@ -28,14 +28,16 @@ pub(super) use part::Term;
 pub(super) use find::{IndexCache, IndexFinding};
 pub(super) use maintain::{Numbering, TAIL_MAX, is_damage};
 
-/// The keyspace from a partition and a number to the key of the entry.
-pub(super) const NUMBERS: &str = "annals.memory.words.numbers";
-/// The keyspace of the numbers in parts whose cards were deleted.
-pub(super) const REMOVED: &str = "annals.memory.words.removed";
-/// The keyspace of the parts' postings.
-pub(super) const POSTINGS: &str = "annals.memory.words.postings";
-/// The keyspace that lists the parts of each partition.
-pub(super) const PARTS: &str = "annals.memory.words.parts";
+/// Ends of the names of the keyspaces of the index; the names begin with that of the keyspace of cards.
+///
+/// From a partition and a number to the key of the entry.
+pub(super) const NUMBERS: &str = ".numbers";
+/// The numbers in parts whose cards were deleted.
+pub(super) const REMOVED: &str = ".removed";
+/// The parts' postings.
+pub(super) const POSTINGS: &str = ".postings";
+/// The list of the parts of each partition.
+pub(super) const PARTS: &str = ".parts";
 
 /// A partition: the first bytes of the BLAKE3 of the tenant's prefix, so that no key holds a tenant's name.
 pub(super) type Partition = [u8; 16];

@@ -7,18 +7,24 @@ use annals::{ErrorKind, RunReader};
 use annals_blame::load_blame;
 use annals_blame::ranking::{pairs, rows};
 use annals_policy::exchange::ExchangeMetadata;
+use annals_review::search::find;
 use annals_review::suspect::{self, Transcript, Weights};
 use annals_review::{FramePair, align, failure_report};
 use annals_wire::resp::Reply;
 use serde_json::{Value, json};
 
-use super::parse::{field, integer_reply, run_name, run_reader};
+use super::memory::tenant_of_namespace;
+use super::parse::{field, integer_reply, number, run_name, run_reader, syntax, word_is};
 use super::runs::run_fields;
 use crate::command_table::CommandHandler;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 
 /// Maximum number of runs that RUN.FORKS returns.
 const FORKS_MAX: usize = 1000;
+/// Default number of hits of RUN.SEARCH.
+const HITS_DEFAULT: usize = 20;
+/// Maximum bytes of a question.
+const QUESTION_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of ancestors that RUN.FORKS looks for.
 const ANCESTORS_MAX: usize = 10_000;
 
@@ -28,6 +34,8 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("run.blame", blame),
     ("run.diff", diff),
     ("run.forks", forks),
+    ("run.search", search),
+    ("run.index", index),
 ];
 
 fn failure(call: &mut CommandCall<'_, '_>) -> CommandResult {
@@ -127,6 +135,44 @@ fn forks(call: &mut CommandCall<'_, '_>) -> CommandResult {
     }
     let runs = found.iter().map(|run| Reply::Map(run_fields(run.info(), redactor.as_deref())));
     Ok(Reply::Array(runs.collect()))
+}
+
+fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let redactor = call.daemon.redactor(call.session)?;
+    let question = std::str::from_utf8(call.word(1)).map_err(|_| "ERR a question is UTF-8")?;
+    if question.len() > QUESTION_BYTES_MAX {
+        return Err(CommandRefusal(format!("ERR a question has at most {QUESTION_BYTES_MAX} bytes")));
+    }
+    let count = match call.rest(2) {
+        [] => HITS_DEFAULT,
+        [option, count] if word_is(option, "COUNT") => number(count)?,
+        _ => return Err(syntax()),
+    };
+    let is_whole = match call.tenant.index_frames(false) {
+        Ok(is_whole) => is_whole,
+        // Nothing can be indexed, but the index can be read.
+        Err(error) if matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::Unavailable) => false,
+        Err(error) => return Err(error.into()),
+    };
+    let index = call.tenant.frame_texts()?;
+    json_reply(&find(call.work.namespace(), &index, question, redactor.as_deref(), count, is_whole)?)
+}
+
+fn index(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let (mut namespace, mut rebuilds) = (None, false);
+    let mut words = call.rest(1).iter();
+    while let Some(option) = words.next() {
+        if word_is(option, "REBUILD") && !rebuilds {
+            rebuilds = true;
+        } else if word_is(option, "NAMESPACE") && namespace.is_none() {
+            let name = words.next().and_then(|name| std::str::from_utf8(name).ok());
+            namespace = Some(name.ok_or_else(syntax)?);
+        } else {
+            return Err(syntax());
+        }
+    }
+    let is_whole = tenant_of_namespace(call, namespace)?.index_frames(rebuilds)?;
+    Ok(integer_reply(is_whole.into()))
 }
 
 fn json_reply(value: &impl serde::Serialize) -> CommandResult {

@@ -68,6 +68,7 @@ pub(super) fn document(is_open: bool) -> Value {
         }
         add_operation(&mut paths, path, "get", operation);
     }
+    add_operation(&mut paths, "/login", "post", login_operation());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -294,6 +295,25 @@ fn cstp_operation() -> Value {
     let summary = "Decisions of agents by JSON-RPC 2.0: one call, or a batch of at most 1000.";
     let mut operation = operation_object("cstp", summary, Vec::new(), responses);
     operation["requestBody"] = json!({ "required": true, "content": one_or_many(call) });
+    operation
+}
+
+fn login_operation() -> Value {
+    let member = |name: &str, about: &str| {
+        json!({ "application/json": { "schema": {
+            "type": "object", "properties": { name: { "type": "string", "description": about } }, "required": [name], "additionalProperties": false,
+        } } })
+    };
+    let responses = json!({ "200": {
+        "description": "A session of twelve hours: a cookie, and the key that each request has in the header `annals-page`.",
+        "headers": { "set-cookie": { "schema": { "type": "string" } } },
+        "content": member("key", "64 hexadecimal digits."),
+    } });
+    let summary = "Trades the code of a one-time link for a session of the debugger page. Needs no token.";
+    let mut operation = operation_object("login", summary, Vec::new(), responses);
+    operation["requestBody"] =
+        json!({ "required": true, "content": member("code", "The code of the link.") });
+    operation["security"] = json!([]);
     operation
 }
 

@@ -98,6 +98,6 @@ impl HttpShared {
         let mut pairs =
             cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.split_once('='));
         let (_, cookie) = pairs.find(|(name, _)| name.trim() == self.session_cookie)?;
-        self.daemon.page.namespace(cookie.trim(), key)
+        self.daemon.page.namespace(cookie.trim(), key, &*self.daemon.io)
     }
 }

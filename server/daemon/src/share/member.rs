@@ -16,7 +16,7 @@ use annals::{
 };
 use annals_deliberation::{Caller, Deliberation, Method};
 use annals_diagnostics::{Diagnostics, SessionDiagnostic, SessionResult};
-use annals_memory::{Embedder, Memory, SnapshotOptions};
+use annals_memory::{Embedder, FrameTexts, Memory, SnapshotOptions};
 
 use crate::commands::{call_embedded, method_of};
 
@@ -27,6 +27,7 @@ use super::upkeep;
 use annals_proxy::embeddings::{ConfiguredEmbedder, environment_embedder};
 use annals_review::memory_input::{check_embedder, remember_json};
 use annals_review::run_memory::{FROM_CACHE, RememberOutcome, remember_ended};
+use annals_review::search::catch_up;
 use annals_wire::resp::Reply;
 use annals_wire::schema::recorder::RecorderCommand;
 use annals_wire::words::{CommandArguments, error_code, invalid};
@@ -108,6 +109,7 @@ impl RecorderSession {
             RecorderCommand::RememberRun => self.remember(arguments),
             RecorderCommand::PutMemory => self.put_memory(arguments),
             RecorderCommand::DefineMemory => self.define(arguments),
+            RecorderCommand::IndexRuns => self.index_runs(arguments),
             RecorderCommand::RecordSession => self.record_session(arguments),
             RecorderCommand::BeginFrame => self.begin_frame(arguments),
             RecorderCommand::AppendFrame => self.append(arguments),
@@ -260,6 +262,17 @@ impl RecorderSession {
         let (definition, namespace) = arguments.definition()?;
         Memory::open(&self.store.namespace(&namespace)?)?.with_disk_durability().define(&definition)?;
         Ok(ok())
+    }
+
+    fn index_runs(&self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+        let _writer = self.enter_writer()?;
+        let (namespace, rebuilds) = arguments.index_runs()?;
+        let space = self.store.namespace(&namespace)?;
+        let Some(index) = FrameTexts::open(&space)? else { return Ok(Reply::Integer(1)) };
+        if rebuilds {
+            index.clear()?;
+        }
+        Ok(Reply::Integer(catch_up(&space, &index)?.is_whole.into()))
     }
 
     fn record_session(&self, arguments: &mut CommandArguments) -> annals::Result<Reply> {

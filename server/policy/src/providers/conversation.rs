@@ -165,6 +165,14 @@ pub fn request_conversation(
     read
 }
 
+/// The hashes of a request's messages, in order. Messages are equal if their hashes and their roles are.
+#[must_use]
+pub fn message_hashes(api: &ModelApi, body: &[u8]) -> Vec<[u8; 32]> {
+    let rows = message_rows(api, body).into_iter();
+    rows.map(|row| *blake3::Hasher::new().update(row.role.as_bytes()).update(&row.hash).finalize().as_bytes())
+        .collect()
+}
+
 fn message_rows<'a>(api: &ModelApi, body: &'a [u8]) -> Vec<MessageRow<'a>> {
     let Ok(node) = JsonNode::parse(body) else { return Vec::new() };
     let fields = node.fields();

@@ -36,7 +36,7 @@ pub use api::{ApiShape, ModelApi, recognise};
 pub use asked_question::{AskedQuestion, asked_question, is_closing_answer};
 pub use conversation::{
     ConversationMessage, ConversationPart, IMAGE_BYTES_MAX, RequestConversation, answer_conversation,
-    plain_body, request_conversation,
+    message_hashes, plain_body, request_conversation,
 };
 pub use diff::{FirstDifference, PartChange, RequestChanges, request_changes};
 pub use encoding::{DECODED_BYTES_MAX, DecodedBody, decode};

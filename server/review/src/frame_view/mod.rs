@@ -10,6 +10,8 @@ mod tests;
 mod timeline;
 mod view;
 
+pub(crate) use view::as_text;
+
 pub use lanes::Lanes;
 pub use read::{FrameViewOptions, TEXT_BYTES_MAX, frame_view};
 pub use timeline::{TIMELINE_FRAMES, TIMELINE_FRAMES_MAX, Timeline, TimelineFrame, timeline};

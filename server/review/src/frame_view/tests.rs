@@ -87,6 +87,45 @@ fn lines(messages: &[annals_policy::providers::ConversationMessage]) -> Vec<Stri
         .collect()
 }
 
+/// Two agents that take turns each have a conversation. A request was once compared with the last request of the run,
+/// so every message of an agent looked new after the other one had spoken.
+#[test]
+fn interleaved_agents_are_compared_with_themselves() {
+    let request = |agent: &str, turns: usize| {
+        let mut messages = vec![
+            json!({"role":"system","content":format!("You are {agent}.")}),
+            json!({"role":"user","content":"Plan the trip."}),
+        ];
+        for turn in 0..turns {
+            messages.push(json!({"role":"assistant","content":format!("{agent} says {turn}")}));
+            messages.push(json!({"role":"user","content":format!("go on with {turn}")}));
+        }
+        json!({"model":"m","messages":messages}).to_string()
+    };
+    let chat = "/v1/chat/completions";
+    let asked =
+        [("the planner", 0), ("the critic", 0), ("the planner", 1), ("the critic", 1), ("the planner", 2)];
+    let frames = asked.map(|(agent, turns)| exchange(chat, "application/json", request(agent, turns), "{}"));
+    let bench = ViewBench::of(frames.into());
+    let before = |seq: u32| {
+        let view = bench.view(seq);
+        (view.before.seq, view.before.messages, view.messages.len(), view.removed)
+    };
+    assert_eq!(before(2), (Some(1), 1, 1, 1), "the first request of the critic: only the task is as before");
+    assert_eq!(before(3), (Some(1), 2, 2, 0));
+    assert_eq!(before(4), (Some(2), 2, 2, 0));
+    assert_eq!(before(5), (Some(3), 4, 2, 0));
+    // An agent with the same beginning: the longer one is the conversation.
+    let other =
+        exchange(chat, "application/json", request("the planner", 3).replace("says 2", "thinks 2"), "{}");
+    let bench = ViewBench::of(vec![
+        exchange(chat, "application/json", request("the planner", 2), "{}"),
+        exchange(chat, "application/json", request("the planner", 0), "{}"),
+        other,
+    ]);
+    assert_eq!(bench.view(3).before.seq, Some(1));
+}
+
 #[test]
 fn second_request_shows_only_its_new_messages() {
     let first = json!({"model":"m","messages":[{"role":"system","content":"Be kind."},{"role":"user","content":"q"}]});

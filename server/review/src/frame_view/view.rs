@@ -201,6 +201,6 @@ pub struct RequestBefore {
 }
 
 /// Nanoseconds since 1970 exceed the integers that JavaScript keeps, so they are text.
-pub(super) fn as_text<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn as_text<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(number)
 }

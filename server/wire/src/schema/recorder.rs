@@ -22,6 +22,9 @@ pub enum RecorderCommand {
     /// `RUN.REMEMBER run`: stores the outcome of an ended run in memory; replies with the number of entries,
     /// which is 0 if the run has no answered question or is a what-if.
     RememberRun,
+    /// `RUN.INDEX NAMESPACE namespace [REBUILD]`: indexes some frames for a search; replies with 1 if all are indexed,
+    /// else 0; needs no `STORE.USE`.
+    IndexRuns,
     /// `FRAME.BEGIN run component input [OPTIONS]`: replies with the frame's number; its output follows later.
     BeginFrame,
     /// `FRAME.APPEND run seq bytes`: adds to the output of an unfinished frame; replies with the length so far after
@@ -54,13 +57,18 @@ pub enum RecorderCommand {
 }
 
 impl RecorderCommand {
+<<<<<<< HEAD
     const NAMES: [(&'static str, Self); 18] = [
+=======
+    const NAMES: [(&'static str, Self); 16] = [
+>>>>>>> d97dd185 (search: find frames by what was said in them)
         ("PING", Self::Ping),
         ("STORE.USE", Self::UseStore),
         ("RUN.BEGIN", Self::BeginRun),
         ("RUN.RESUME", Self::ResumeRun),
         ("RUN.END", Self::EndRun),
         ("RUN.REMEMBER", Self::RememberRun),
+        ("RUN.INDEX", Self::IndexRuns),
         ("FRAME.BEGIN", Self::BeginFrame),
         ("FRAME.APPEND", Self::AppendFrame),
         ("FRAME.END", Self::EndFrame),

@@ -190,6 +190,13 @@ pub const ROUTES: &[HttpRoute] = &[
             "Runs that match, oldest first, and a cursor to continue; the cursor is 0 at the end. \
              A page may be short or empty before the end.",
         ),
+    get("/v1/search", "searchRuns", "run.search")
+        .words(&[RequiredQuery("q", Text), Query("count", "COUNT", Count)])
+        .gives(ReplyShape::Json(ReplySchema::SearchAnswer))
+        .summary(
+            "The frames whose texts hold what a question asks for, the best first. `is_whole` is false while frames are \
+             still to be indexed: ask again.",
+        ),
     post("/v1/runs", "beginRun", "run.begin")
         .words(&[
             Opt("name", "NAME", Text),

@@ -63,6 +63,19 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
             "Returns the frames of two runs in pairs as JSON: `kind` (`same`, `changed`, `dropped`, `added`), `a`, `b`, \
              and of changed ones `input`, `output` (which bytes differ) and `says_same`.",
         ),
+    command("runs", "run.search", -2, &["readonly", "whole", "redacts"])
+        .arguments("question [COUNT count]")
+        .summary(
+            "Returns the frames whose texts hold what a question asks for, the best first, as JSON: `hits`, `is_whole`, \
+             `gaps`. Indexes frames that were recorded since the last search first, about 48 MiB at a time; `is_whole` is \
+             false until all are indexed: search again. At most COUNT hits (default 20, at most 100).",
+        ),
+    command("runs", "run.index", -1, &["write", "whole"])
+        .arguments("[NAMESPACE namespace] [REBUILD]")
+        .summary(
+            "Indexes frames that were recorded since the last search, about 48 MiB of them. Returns 1 if all are \
+             indexed, else 0. REBUILD begins anew. NAMESPACE needs a connection by a Unix socket.",
+        ),
     command("runs", "run.forks", 2, REDACTS)
         .keys(1, 1, 1)
         .arguments("run")

@@ -26,6 +26,7 @@ pub enum ReplySchema {
     ObjectOrNull,
     Run,
     Runs,
+    SearchAnswer,
     SessionReport,
     Snapshot,
     Stats,
@@ -131,6 +132,32 @@ pub fn components() -> Value {
             },
             "required": ["seq", "uid", "run", "component", "kind", "began_ns", "status", "severity", "request",
                          "before", "messages", "removed", "answer", "labels", "damage"],
+        },
+        "SearchAnswer": {
+            "type": "object",
+            "properties": {
+                "hits": { "type": "array", "items": {
+                    "type": "object",
+                    "properties": {
+                        "run": text(), "uid": count(), "seq": count(), "component": text(), "kind": kind.clone(),
+                        "name": or_null(text()), "status": frame_status.clone(), "began_ns": digits(),
+                        "score": { "type": "number", "minimum": 0, "maximum": 1 },
+                        "text": or_null(json!({
+                            "type": "object",
+                            "properties": { "before": text(), "found": text(), "after": text(), "is_exact": { "type": "boolean" } },
+                            "required": ["before", "found", "after", "is_exact"],
+                        })),
+                    },
+                    "required": ["run", "uid", "seq", "component", "kind", "status", "began_ns", "score"],
+                } },
+                "is_whole": { "type": "boolean", "description": "False while frames are still to be indexed." },
+                "gaps": { "type": "array", "description": "Runs of which the index does not hold all texts.", "items": {
+                    "type": "object",
+                    "properties": { "run": text(), "unread": count(), "cut": count() },
+                    "required": ["run", "unread", "cut"],
+                } },
+            },
+            "required": ["hits", "is_whole", "gaps"],
         },
         "Timeline": {
             "type": "object",
@@ -261,6 +288,7 @@ impl ReplySchema {
             Self::Object | Self::Stats => json!({ "type": "object" }),
             Self::Run => component("Run"),
             Self::Runs => many("Run"),
+            Self::SearchAnswer => component("SearchAnswer"),
             Self::Keys => many("Bytes"),
             Self::Snapshot => component("Snapshot"),
             Self::Tokens => many("Token"),
