@@ -1,6 +1,6 @@
 // A daemon on a scratch store, and its API as a client of its own uses it.
 import { spawn, execFileSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -8,10 +8,30 @@ const annals = process.env.PAGE_ANNALS;
 
 export class Daemon {
   static async start(...options) {
+    const daemon = Daemon.empty();
+    daemon.cli('import', '--format', 'chat', '--id', '{task_id}-{trial}', '--status-from', 'reward', process.env.PAGE_RUNS);
+    return daemon.serve(...options);
+  }
+
+  /// A daemon with this many small runs.
+  static async many(count) {
+    const daemon = Daemon.empty();
+    const file = join(daemon.folder, 'runs.jsonl');
+    const line = (at) => JSON.stringify({ id: `run-${at}`, reward: at % 7 ? 1 : 0, messages: [{ role: 'user', content: `question ${at}` }, { role: 'assistant', content: `answer ${at}` }] });
+    writeFileSync(file, Array.from({ length: count }, (_, at) => line(at)).join('\n'));
+    daemon.cli('import', '--format', 'chat', '--status-from', 'reward', file);
+    return daemon.serve();
+  }
+
+  static empty() {
     const daemon = new Daemon();
     daemon.folder = mkdtempSync(join(tmpdir(), 'annals-page-'));
     daemon.store = join(daemon.folder, 'store');
-    daemon.cli('import', '--format', 'chat', '--id', '{task_id}-{trial}', '--status-from', 'reward', process.env.PAGE_RUNS);
+    return daemon;
+  }
+
+  async serve(...options) {
+    const daemon = this;
     daemon.token = daemon.cli('token', 'add', 'test').trim();
     daemon.reader = daemon.cli('token', 'add', 'reader', '--profile', 'safe').trim();
     daemon.process = spawn(annals, ['--store', daemon.store, 'serve', '--http', '127.0.0.1:0', ...options], { stdio: ['ignore', 'ignore', 'pipe'] });

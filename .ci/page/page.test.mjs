@@ -13,7 +13,10 @@ const images = process.env.PAGE_IMAGES;
 mkdirSync(images, { recursive: true });
 const only = process.argv[2];
 const tests = [];
-const test = (name, run) => tests.push([name, run]);
+const isQuick = process.env.PAGE_QUICK === '1';
+const test = (name, run) => { if (!isQuick) tests.push([name, run]); };
+/// A test that is short enough for every change.
+const quick = (name, run) => tests.push([name, run]);
 const figures = {};
 
 const daemon = await Daemon.start();
@@ -66,7 +69,7 @@ async function accessible(page, what) {
 
 const shot = (page, name) => page.screenshot({ path: join(images, `${name}.png`) });
 
-test('login link opens the runs once', async () => {
+quick('login link opens the runs once', async () => {
   const page = await tab();
   await page.goto(daemon.link);
   await page.waitForSelector('tbody tr a');
@@ -95,7 +98,7 @@ test('page without a session takes a token', async () => {
   await done(page);
 });
 
-test('text is found in its frame', async () => {
+quick('text is found in its frame', async () => {
   const page = await opened('#/runs');
   await page.keyboard.press('/');
   await page.keyboard.type('upstream timed out after');
@@ -114,7 +117,7 @@ test('text is found in its frame', async () => {
   await done(page);
 });
 
-test('redacted reader sees a banner and no raw content', async () => {
+quick('redacted reader sees a banner and no raw content', async () => {
   const page = await tab();
   await page.goto(`${daemon.base}#/run/timed/1`);
   await page.waitForSelector('.notice, .frame h1');
@@ -161,7 +164,7 @@ for (const [width, height] of [[900, 700], [480, 800]]) {
   });
 }
 
-test('failed run opens at its failed frame with the reason', async () => {
+quick('failed run opens at its failed frame with the reason', async () => {
   const page = await opened('#/run/timed');
   assert.match(await page.textContent('.frame h1'), /Frame 3/);
   assert.match(await page.textContent('.banner'), /failed/i);
@@ -169,7 +172,7 @@ test('failed run opens at its failed frame with the reason', async () => {
   await done(page);
 });
 
-test('hostile text stays text in every view', async () => {
+quick('hostile text stays text in every view', async () => {
   const name = encodeURIComponent(`hostile <script> ${'\u202e'}txt`);
   for (const hash of ['#/runs', `#/run/${name}/1`, `#/run/${name}/2`, `#/run/${name}/3`, `#/run/${name}/1?raw=request`, `#/run/${name}/2?raw=response`, `#/run/${name}/3?raw=response`, `#/compare/${name}/timed`, `#/forks/${name}`]) {
     const page = await opened(hash);
@@ -195,7 +198,7 @@ test('body of 10 MB shows its beginning and all on request', async () => {
   await done(page);
 });
 
-test('every action has a key', async () => {
+quick('every action has a key', async () => {
   const page = await opened('#/runs');
   await page.keyboard.press('j');
   await page.keyboard.press('j');
@@ -264,7 +267,7 @@ test('from a failure last night to its fork in eight actions', async () => {
   await done(page);
 });
 
-test('run that is recorded shows new frames on request', async () => {
+quick('run that is recorded shows new frames on request', async () => {
   await daemon.begin('live');
   await daemon.frame('live', { component: 'user', request: '', response: 'first' });
   const page = await opened('#/run/live/1');
@@ -402,6 +405,38 @@ test('report opens from disk without a network', async () => {
     daemon.cli('report', runs[0].name, '-o', long);
     figures[`report of a real run of ${runs[0].frames} frames (bytes)`] = statSync(long).size;
     assert.ok(statSync(long).size < 500_000);
+  }
+});
+
+test('100,000 runs scroll without a long task', async () => {
+  const many = await Daemon.many(Number(process.env.PAGE_RUNS_MANY ?? 100_000));
+  try {
+    const page = await tab();
+    await page.goto(many.link);
+    await page.waitForSelector('tbody tr a');
+    const longest = await longestTask(page, async () => {
+      for (;;) {
+        const shown = await page.evaluate(() => {
+          const scroll = document.querySelector('.scroll');
+          scroll.scrollTop = scroll.scrollHeight;
+          return document.querySelector('[role=status]').textContent;
+        });
+        if (!/ of | more below/.test(shown)) break;
+        await page.waitForTimeout(16);
+      }
+      // Through all of them, a screen at a time at first, then in long jumps.
+      const height = await page.evaluate(() => document.querySelector('.scroll').scrollHeight);
+      for (let top = 0; top < height; top += top < 60_000 ? 600 : 60_000) {
+        await page.evaluate((to) => { document.querySelector('.scroll').scrollTop = to; }, top);
+        await page.waitForTimeout(16);
+      }
+    });
+    figures['longest task, list of 100,000 runs (ms)'] = longest;
+    assert.ok(longest < 50, `${longest} ms`);
+    assert.match(await page.textContent('[role=status]'), /^100,000 runs|^[0-9,]+ runs$/);
+    await done(page);
+  } finally {
+    await many.stop();
   }
 });
 

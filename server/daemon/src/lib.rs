@@ -56,6 +56,7 @@ mod schedules;
 mod server;
 mod session;
 mod share;
+mod sizes;
 mod slow_log;
 mod stream_entries;
 mod tenant;

@@ -1,4 +1,4 @@
-//! Work on a schedule: expired keys, retention, witnesses, backups.
+//! Work on a schedule: expired keys, retention, witnesses, backups, the size of the store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use super::backups::{KeptBackup, keep_backup};
 use super::config::{BackupSchedule, RetentionSchedule, WitnessSchedule};
 use super::databases::Databases;
 use super::session::Daemon;
+use super::sizes::{day_of, measure};
 use super::witness::write_witness;
 
 /// Pause between two parts of a sweep.
@@ -24,8 +25,10 @@ const SWEPT_MAX: usize = 256;
 /// Interval of sampling: how long a run that is sampled out may remain after its end.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Periodically deletes expired keys, a few at a time, ends quiet traces, and closes idle namespaces.
+/// Periodically deletes expired keys, a few at a time, ends quiet traces, closes idle namespaces, and measures the store
+/// once a day.
 pub(super) async fn sweep(daemon: Arc<Daemon>) {
+    let mut measured = None;
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;
         for tenant in daemon.tenants() {
@@ -34,6 +37,14 @@ pub(super) async fn sweep(daemon: Arc<Daemon>) {
             let _ = tokio::task::block_in_place(|| tenant.ingest.end_quiet_traces(daemon.now_ns(), false));
         }
         tokio::task::block_in_place(|| daemon.close_idle_tenants());
+        let today = day_of(daemon.now_ns());
+        if measured != Some(today) {
+            // A store that cannot be written reports it to its writers; the next try is tomorrow.
+            if let Err(why) = tokio::task::block_in_place(|| measure(&daemon.store, daemon.now_ns())) {
+                tracing::warn!(%why, "the store could not be measured today");
+            }
+            measured = Some(today);
+        }
     }
 }
 

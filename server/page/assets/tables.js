@@ -147,6 +147,26 @@ const BYTE_KINDS = [
   ["table_bytes", "index tables"], ["vector_bytes", "vectors"], ["manifest_bytes", "manifest"], ["other_bytes", "other"],
 ];
 
+/// Recorded bytes and bytes on disk over time: a measure a day, and now at the right end.
+function sizeChart(sizes, stats) {
+  const points = [...sizes.map((of) => [Number(of.at_ns) / 1e6, of.raw_bytes, of.disk_bytes]), [Date.now(), stats.raw_bytes, stats.disk_bytes]];
+  const [first, last] = [points[0][0], points.at(-1)[0]];
+  if (last - first < 3600e3) return h("p", { class: "dim" }, "The size over time is shown from the second day on: a daemon measures the store once a day.");
+  const [left, right, top, bottom, width] = [72, 120, 8, 24, 760];
+  const height = 160;
+  const most = Math.max(1, ...points.flatMap(([, raw, disk]) => [raw, disk]));
+  const x = (at) => left + ((at - first) / (last - first)) * (width - left - right);
+  const y = (bytes) => height - bottom - (bytes / most) * (height - top - bottom);
+  const line = (column, kind) => svg("path", { class: `series ${kind}`, d: points.map((point, at) => `${at ? "L" : "M"}${x(point[0]).toFixed(1)},${y(point[column]).toFixed(1)}`).join("") });
+  const day = (at) => new Date(at).toISOString().slice(0, 10);
+  const label = (column, text) => svg("text", { x: x(last) + 8, y: y(points.at(-1)[column]) + 4 }, text);
+  const isNear = Math.abs(y(stats.raw_bytes) - y(stats.disk_bytes)) < 14;
+  return h("div", { class: "graph" }, svg("svg", { width, height, role: "img", "aria-label": `size from ${day(first)} to ${day(last)}: ${bytesText(stats.raw_bytes)} recorded, ${bytesText(stats.disk_bytes)} on disk now` },
+    [0, 0.5, 1].map((share) => [svg("line", { class: "guide", x1: left, x2: width - right, y1: y(most * share), y2: y(most * share) }), svg("text", { class: "axis", x: left - 8, y: y(most * share) + 4 }, share ? bytesText(most * share) : "0")]),
+    svg("text", { x: left, y: height - 4 }, day(first)), svg("text", { class: "axis", x: width - right, y: height - 4 }, day(last)),
+    line(1, "raw"), line(2, "disk"), isNear ? label(1, "recorded, on disk") : [label(1, "recorded"), label(2, "on disk")]));
+}
+
 class StoreView extends SectionsView {
   constructor(app) {
     super(app, "store", [
@@ -156,6 +176,7 @@ class StoreView extends SectionsView {
         const most = Math.max(1, ...kinds.map(([, bytes]) => bytes));
         return [h("p", {}, `${plural(stats.runs, "run")}, ${plural(stats.frames, "frame")}: ${bytesText(stats.raw_bytes)} recorded, ${bytesText(stats.disk_bytes)} on disk`, stats.disk_bytes > 0 && stats.raw_bytes > stats.disk_bytes ? `, ${(stats.raw_bytes / stats.disk_bytes).toFixed(1)} times smaller` : ""),
           plainTable([["bytes for", ([name]) => name], ["size", ([, bytes]) => bytesText(bytes), true], ["share", ([, bytes]) => h("span", { class: "meter", style: { width: `${(bytes / most) * 240}px` } })]], kinds, ""),
+          sizeChart((await source.get("/v1/store/sizes").catch(() => ({ sizes: [] }))).sizes, stats),
           h("p", { class: "dim" }, "ledger root ", h("span", { class: "mono" }, stats.ledger_root ?? ""), ` of ${plural(stats.ledger_leaves ?? 0, "leaf").replace("leafs", "leaves")} `, stats.ledger_root && copyButton(stats.ledger_root, "copy", "ledger root"))];
       }],
       ["Retention, next 7 days", (source) => {

@@ -18,6 +18,20 @@ const TOLD_MAX: usize = 1000;
 /// A command without keys.
 pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("store.stats", stats),
+    ("store.sizes", |call| {
+        let sizes = crate::sizes::sizes(&call.daemon.store)?.into_iter();
+        let map = |size: crate::sizes::StoreSize| {
+            let number = |name: &str, number: u64| field(name, integer_reply(number));
+            Reply::Map(vec![
+                number("at_ns", size.at_ns),
+                number("runs", size.runs),
+                number("frames", size.frames),
+                number("raw_bytes", size.raw_bytes),
+                number("disk_bytes", size.disk_bytes),
+            ])
+        };
+        Ok(Reply::Array(sizes.map(map).collect()))
+    }),
     ("store.verify", verify),
     ("store.checkpoint", |call| Ok(Reply::text(call.daemon.store.checkpoint()?.to_json(None)?))),
     ("store.backup", backup),

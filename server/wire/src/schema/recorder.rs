@@ -57,11 +57,7 @@ pub enum RecorderCommand {
 }
 
 impl RecorderCommand {
-<<<<<<< HEAD
-    const NAMES: [(&'static str, Self); 18] = [
-=======
-    const NAMES: [(&'static str, Self); 16] = [
->>>>>>> d97dd185 (search: find frames by what was said in them)
+    const NAMES: [(&'static str, Self); 19] = [
         ("PING", Self::Ping),
         ("STORE.USE", Self::UseStore),
         ("RUN.BEGIN", Self::BeginRun),

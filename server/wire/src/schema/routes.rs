@@ -560,6 +560,9 @@ pub const ROUTES: &[HttpRoute] = &[
     get("/v1/store/stats", "stats", "store.stats")
         .gives(ReplyShape::Json(ReplySchema::Stats))
         .summary("What the store holds."),
+    get("/v1/store/sizes", "storeSizes", "store.sizes")
+        .gives(ReplyShape::Named("sizes", ReplySchema::Array))
+        .summary("What the store held, measured once a day while a daemon ran, oldest first."),
     post("/v1/store/verify", "verifyStore", "store.verify")
         .gives(ReplyShape::Json(ReplySchema::Object))
         .summary("Reads every file and every run, and verifies all checksums, hashes and links."),

@@ -8,6 +8,10 @@ const ACTION: &[&str] = &["operate", "whole", "action"];
 pub(super) const COMMANDS: &[CommandSchema] = &[
     command("store", "store.stats", 1, WHOLE)
         .summary("Returns what the store holds: runs, frames, bytes on disk by purpose, the ledger's root."),
+    command("store", "store.sizes", 1, WHOLE).summary(
+        "Returns what the store held, measured once a day while a daemon ran, oldest first: `at_ns`, `runs`, `frames`, \
+             `raw_bytes`, `disk_bytes`.",
+    ),
     command("store", "store.verify", 1, ACTION).summary(
         "Reads every file and every run, verifies all checksums, hashes and links, and returns what was \
              read and the list `damaged`.",
