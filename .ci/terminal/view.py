@@ -203,7 +203,7 @@ def main():
         print("open, move, search, resize, quit: passed")
 
         # Signals and Ctrl-C leave the terminal as it was.
-        for number, code in [(signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGINT, 143)]:
+        for number, code in [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]:
             session = Session(["tui", first], directory)
             session.until("FRAME")
             os.kill(session.process.pid, number)

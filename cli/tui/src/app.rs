@@ -91,7 +91,10 @@ impl App {
 
     /// Shows the next frame of a run that is played, if its time has come. Returns whether the screen has to be drawn.
     pub(crate) fn tick(&mut self) -> bool {
-        matches!(self.above.last_mut(), Some(Screen::Run(run)) if run.play_on(&self.source))
+        match self.above.last_mut() {
+            Some(Screen::Run(run)) => run.play_on(&self.source),
+            _ => false,
+        }
     }
 
     /// Reads what was recorded meanwhile. Returns whether the screen has to be drawn.

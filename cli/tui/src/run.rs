@@ -1,27 +1,28 @@
 //! A run: the timeline to the left, the selected frame to the right; on a narrow terminal the frame takes the
 //! whole width while it is read.
 
+mod columns;
+mod play;
+mod search;
+
 use std::collections::BTreeMap;
 
 use annals::{RunReader, Status};
-use annals_policy::providers::{ConversationMessage, ConversationPart};
 use annals_review::{FrameKind, FrameStatus, FrameView, ShownSeverity, Timeline, TimelineFrame};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use crate::frame_text::{self, TextLine};
-use crate::look::{Look, letter};
-use crate::numbers::{count, dollars, duration, plural};
+use columns::RowColumns;
+use search::FrameSearch;
+
+use crate::look::Look;
+use crate::numbers::{count, dollars, plural};
 use crate::runs::{run_facts, run_severity};
 use crate::source::RunSource;
-use crate::wrap::{left, right};
+use crate::wrap::left;
 
-/// Shortest and longest time for which a played frame is shown.
-const PLAY_NS_MIN: u64 = 100_000_000;
-const PLAY_NS_MAX: u64 = 2_000_000_000;
-/// Frames that one tick of a search reads.
-const SEARCHED_FRAMES: usize = 20;
 /// From this width on, facts about the frame have a column of their own.
 const FACTS_FROM: u16 = 140;
 const FACTS_WIDTH: u16 = 36;
@@ -73,15 +74,6 @@ impl RowFilter {
             Self::Severe => "failed or flagged",
         }
     }
-}
-
-/// A search through the frames that is under way.
-#[derive(Debug)]
-struct FrameSearch {
-    text: String,
-    /// The next frame to look at, and how many are left.
-    next: usize,
-    left: usize,
 }
 
 /// What the selected frame's lines were made for.
@@ -299,36 +291,6 @@ impl RunScreen {
         Some(format!("annals fork {}", annals_text::shell::quote(&address)))
     }
 
-    /// Begins or stops to step through the frames with the recorded times, at most 2 s each.
-    pub(crate) fn toggle_play(&mut self, source: &RunSource) -> String {
-        match self.play_ns.take() {
-            Some(_) => "stopped".to_owned(),
-            None if self.selected + 1 >= self.shown.len() => "this is the last frame".to_owned(),
-            None => {
-                self.plan_step(source);
-                "playing: P stops".to_owned()
-            }
-        }
-    }
-
-    fn plan_step(&mut self, source: &RunSource) {
-        let began = |at: usize| self.shown.get(at).and_then(|at| self.rows.get(*at)).map(|row| row.began_ns);
-        self.play_ns = began(self.selected + 1).map(|next| {
-            let now = began(self.selected).unwrap_or(next);
-            source.now_ns().saturating_add(next.saturating_sub(now).clamp(PLAY_NS_MIN, PLAY_NS_MAX))
-        });
-    }
-
-    /// Shows the next frame if its time has come. Returns whether the screen changed.
-    pub(crate) fn play_on(&mut self, source: &RunSource) -> bool {
-        if self.play_ns.is_none_or(|due| source.now_ns() < due) {
-            return false;
-        }
-        self.step(1);
-        self.plan_step(source);
-        true
-    }
-
     pub(crate) fn toggle_all(&mut self) {
         (self.all, self.scroll, self.mode) = (!self.all, 0, FrameMode::Conversation);
     }
@@ -343,70 +305,6 @@ impl RunScreen {
             return true;
         }
         std::mem::take(&mut self.is_reading)
-    }
-
-    /// Begins to search the frames after the selected one, around the end. An empty text repeats the last.
-    pub(crate) fn find(&mut self, text: &str) -> Result<(), String> {
-        if !text.is_empty() {
-            self.last_search = text.to_owned();
-        }
-        if self.last_search.is_empty() {
-            return Err("there is no text to find: / asks for it".to_owned());
-        }
-        if self.shown.is_empty() {
-            return Err("there are no frames to search".to_owned());
-        }
-        let text = self.last_search.to_lowercase();
-        self.search = Some(FrameSearch { text, next: self.selected + 1, left: self.shown.len() });
-        Ok(())
-    }
-
-    /// Searches some more frames. `None` if no search is under way; else a message.
-    pub(crate) fn search_on(&mut self, source: &RunSource) -> Option<String> {
-        let mut search = self.search.take().filter(|_| !self.shown.is_empty())?;
-        for _ in 0..SEARCHED_FRAMES {
-            if search.left == 0 {
-                return Some(format!("no frame has \"{}\"", self.last_search));
-            }
-            let at = search.next % self.shown.len();
-            (search.next, search.left) = (at + 1, search.left - 1);
-            let Some(row) = self.shown.get(at).and_then(|at| self.rows.get(*at)) else { continue };
-            let seq = row.seq;
-            // A damaged frame holds no text that can be found.
-            let holds = source.view(&self.reader, seq, false).is_ok_and(|view| holds(&view, &search.text));
-            if holds {
-                self.move_to(at);
-                self.mode = FrameMode::Conversation;
-                self.scroll_to(source, &search.text);
-                return Some(format!("found in frame {seq}: * finds the next"));
-            }
-        }
-        let done = self.shown.len() - search.left;
-        let message = format!(
-            "searching: {} of {}; esc stops",
-            count(done as u64),
-            plural(self.shown.len() as u64, "frame")
-        );
-        self.search = Some(search);
-        Some(message)
-    }
-
-    pub(crate) fn is_searching(&self) -> bool {
-        self.search.is_some()
-    }
-
-    fn scroll_to(&mut self, source: &RunSource, text: &str) {
-        let Some(key) = self.made_for.clone() else { return };
-        let Some(seq) = self.seq() else { return };
-        // The lines are made anew for the frame that was found, at the width of the last drawing.
-        self.make_lines(
-            source,
-            Look { colour: false, unicode: true },
-            LinesKey { seq, mode: self.mode, ..key },
-        );
-        let found = self.lines.iter().position(|line| line.text.to_lowercase().contains(text));
-        self.scroll = found.unwrap_or(0).saturating_sub(2);
-        self.made_for = None;
     }
 
     /// Reads what was recorded meanwhile. Returns whether anything changed.
@@ -649,20 +547,6 @@ fn read_rows(source: &RunSource, reader: &RunReader) -> Result<Vec<TimelineFrame
     source.timeline(reader).map(|all| all.frames)
 }
 
-fn holds(view: &FrameView, text: &str) -> bool {
-    let of = |words: &str| words.to_lowercase().contains(text);
-    let part = |part: &ConversationPart| match part {
-        ConversationPart::Text { text, .. } | ConversationPart::Thinking { text, .. } => of(text),
-        ConversationPart::ToolCall { name, arguments, .. } => of(name) || of(arguments),
-        ConversationPart::ToolResult { name, text, .. } => name.as_deref().is_some_and(of) || of(text),
-        ConversationPart::Other { json, .. } => of(json),
-        ConversationPart::Image { .. } | ConversationPart::Binary { .. } => false,
-    };
-    let message = |message: &ConversationMessage| message.parts.iter().any(part);
-    view.messages.iter().chain(&view.answer).any(message)
-        || [&view.name, &view.error, &view.why].into_iter().flatten().any(|words| of(words))
-}
-
 /// The left part of an area of this width, and the rest behind a rule.
 fn split(area: Rect, width: u16) -> (Rect, Rect) {
     let width = width.min(area.width);
@@ -675,66 +559,5 @@ fn draw_rule(x: u16, area: Rect, buffer: &mut Buffer, look: Look) {
         for y in area.top()..area.bottom() {
             buffer.set_stringn(x, y, look.upright(), 1, look.dim());
         }
-    }
-}
-
-/// The columns of the timeline, with bars to scale in time.
-struct RowColumns {
-    seq: usize,
-    name: usize,
-    bar: usize,
-    began_ns: u64,
-    span_ns: u64,
-}
-
-impl RowColumns {
-    fn of(width: usize, rows: &[TimelineFrame]) -> Self {
-        let seq = rows.last().map_or(1, |row| row.seq.to_string().len()).max(2);
-        // Number, mark, name, bar, duration, with a gap between each.
-        let rest = width.saturating_sub(seq + 1 + 2 + 1 + 8);
-        let bar = if rest >= 20 { rest / 3 } else { 0 };
-        // Frames without a time of their own (a damaged record) are left out of the scale.
-        let timed = rows.iter().filter(|row| row.began_ns > 0 && row.damage.is_none());
-        let began_ns = timed.clone().map(|row| row.began_ns).min().unwrap_or(0);
-        let end = |row: &TimelineFrame| row.began_ns.saturating_add(row.duration_ns.unwrap_or(0));
-        let ended_ns = timed.map(end).max().unwrap_or(0);
-        let name = rest - if bar > 0 { bar + 1 } else { 0 };
-        Self { seq, name, bar, began_ns, span_ns: ended_ns.saturating_sub(began_ns).max(1) }
-    }
-
-    fn row(&self, row: &TimelineFrame, badge: &str, look: Look) -> String {
-        let more = if look.unicode { "…" } else { ">" };
-        let lane = " ".repeat(usize::try_from(row.lane).unwrap_or(0).min(4));
-        let name = match (&row.name, &row.damage) {
-            (_, Some(_)) => "damaged".to_owned(),
-            (Some(name), _) => format!("{} {}", row.component, name),
-            (None, _) => row.component.clone(),
-        };
-        let room = if badge.is_empty() { self.name } else { self.name.saturating_sub(badge.len() + 1) };
-        let mut name = left(&format!("{lane}{}", look.one_line(&name)), room, more);
-        if !badge.is_empty() {
-            name += &format!(" {badge}");
-        }
-        let took = match (row.status, row.duration_ns) {
-            (FrameStatus::Open, _) => "open".to_owned(),
-            (_, Some(ns)) => duration(ns),
-            (_, None) => "-".to_owned(),
-        };
-        let seq = right(&row.seq.to_string(), self.seq, "");
-        let mut line = format!("{seq} {} {name}", letter(row.severity));
-        if self.bar > 0 {
-            line += &format!(" {}", self.bar_of(row, look));
-        }
-        line + &format!(" {}", right(&took, 8, more))
-    }
-
-    fn bar_of(&self, row: &TimelineFrame, look: Look) -> String {
-        let scaled = |ns: u64| {
-            let at = u128::from(ns) * self.bar as u128 / u128::from(self.span_ns);
-            usize::try_from(at).unwrap_or(self.bar).min(self.bar)
-        };
-        let from = scaled(row.began_ns.saturating_sub(self.began_ns)).min(self.bar - 1);
-        let long = scaled(row.duration_ns.unwrap_or(0)).clamp(1, self.bar - from);
-        format!("{}{}{}", " ".repeat(from), look.bar().repeat(long), " ".repeat(self.bar - from - long))
     }
 }

@@ -67,7 +67,9 @@ pub(crate) fn sizes(store: &Store) -> annals::Result<Vec<StoreSize>> {
     if !store.namespaces()?.iter().any(|name| name == OWN_NAMESPACE) {
         return Ok(Vec::new());
     }
-    let Some(keyspace) = store.namespace(OWN_NAMESPACE)?.find_keyspace(KEYSPACE)? else { return Ok(Vec::new()) };
+    let Some(keyspace) = store.namespace(OWN_NAMESPACE)?.find_keyspace(KEYSPACE)? else {
+        return Ok(Vec::new());
+    };
     let mut found = Vec::new();
     for pair in keyspace.scan(ScanRange::all()) {
         let (_, value) = pair?;

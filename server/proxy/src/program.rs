@@ -253,7 +253,7 @@ async fn wait_for_survivors(
         }
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = signals.wait_for_any() => return survivors(marker, pipes),
+            _ = signals.wait_for_any() => return survivors(marker, pipes),
         }
     }
 }
@@ -339,7 +339,9 @@ impl<W: Write> Read for RelayReader<W> {
 /// process.
 pub fn interrupted() -> impl Future<Output = ()> {
     let mut signals = EndSignals::new();
-    async move { drop(signals.wait_for_any().await) }
+    async move {
+        let _sent = signals.wait_for_any().await;
+    }
 }
 
 /// As [`interrupted`], for a process in which SIGHUP has another meaning: that signal is ignored here.

@@ -18,7 +18,7 @@ use super::part::{
     ENTRIES_MAX, TABLE_BLOCK, TableRow, Term, bucket_count, bucket_key, for_each_term, identity_hash,
     part_prefix, table_block_bytes, table_key,
 };
-use super::{Partition, card_number, number_of_key, partition_of};
+use super::{Partition, PartitionPlace, card_number, number_of_key, partition_of};
 
 /// The tail is made a part at this length.
 pub(in super::super) const TAIL_MAX: u64 = 512;
@@ -34,9 +34,6 @@ const QUEUED_KEYS_MAX: usize = 4096;
 const POSTING_BYTES: usize = 6;
 /// A part is written again without its removed entries if they are more than this share of it.
 const REMOVED_SHARE: u64 = 4;
-
-/// A partition of a store: its namespace, the number of the keyspace of its entries, and its name there.
-type PartitionPlace = (NamespaceId, u32, Partition);
 
 /// What the memories of all namespaces of a store share while it is open.
 #[derive(Debug, Default)]

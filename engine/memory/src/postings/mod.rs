@@ -41,6 +41,8 @@ pub(super) const PARTS: &str = ".parts";
 
 /// A partition: the first bytes of the BLAKE3 of the tenant's prefix, so that no key holds a tenant's name.
 pub(super) type Partition = [u8; 16];
+/// A partition of a store: its namespace, the number of the keyspace of its entries, and its name there.
+pub(super) type PartitionPlace = (annals_store::ids::NamespaceId, u32, Partition);
 /// A partition and the number of a card, big-endian.
 pub(super) type CardNumber = [u8; 24];
 

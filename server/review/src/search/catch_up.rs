@@ -45,7 +45,6 @@ pub fn catch_up(space: &Namespace, index: &FrameTexts) -> annals::Result<CatchUp
             }
             looked += 1;
             work.index_run(run, RunMark { next: 1, parent: None })?;
-            after = Some(run.info().uid);
             index.set_low_mark(run.info().uid)?;
         }
         match page.next {
