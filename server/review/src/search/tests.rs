@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{SearchAnswer, catch_up, find, is_caught_up};
 
 struct SearchBench {
-    store: Store,
+    _store: Store,
     space: Namespace,
     index: FrameTexts,
     _directory: tempfile::TempDir,
@@ -20,7 +20,7 @@ impl SearchBench {
         let store = Store::open(directory.path().join("s")).unwrap();
         let space = store.namespace("default").unwrap();
         let index = FrameTexts::open(&space).unwrap().unwrap();
-        Self { store, space, index, _directory: directory }
+        Self { _store: store, space, index, _directory: directory }
     }
 
     fn record(&self, name: &str, texts: &[&str]) {
@@ -167,8 +167,8 @@ fn cleared_index_is_made_again() {
     bench.index.clear().unwrap();
     assert!(!is_caught_up(&bench.space, &bench.index).unwrap());
     assert_eq!(bench.hits("number 17 of the herons"), before);
-    let (_, index) = (bench.store.checkpoint(None).ok(), FrameTexts::open(&bench.space).unwrap().unwrap());
-    assert_eq!(find(&bench.space, &index, "heron", None, 100, true).unwrap().hits.len(), 80);
+    let again = FrameTexts::open(&bench.space).unwrap().unwrap();
+    assert_eq!(find(&bench.space, &again, "heron", None, 100, true).unwrap().hits.len(), 80);
 }
 
 /// Agents' memory has its own entries: a search must not show them, and recall must not show frames.
