@@ -273,7 +273,7 @@ fn overlapping_upstream(count: usize) -> String {
 }
 
 /// A race of concurrent tool calls: the program merges results as they come, so its output depends on the order of
-/// answers. A replay keeps the recorded order; `--chaos` tries others, and names the race by the changed output.
+/// answers. A replay gives answers in the recorded order, and `--chaos` in others. The changed output shows the race.
 #[test]
 fn race_of_parallel_calls_is_found_by_another_order_of_answers() {
     let bench = CliBench::new();
