@@ -153,6 +153,11 @@ fn open_store(global: &GlobalArgs) -> CliResult<(Store, u64)> {
 fn daemon_failure(error: annals::Error) -> Failure {
     match error.kind() {
         ErrorKind::NotFound => Failure::missing(error, "`annals token list` lists what there is"),
+        // A recorder serves other recorders and upkeep only.
+        ErrorKind::Invalid if error.to_string().starts_with("unknown command") => Failure::failed(
+            "a recorder holds the store, and it does not change tokens",
+            "run this again when the recording has ended, or record through `annals serve`",
+        ),
         _ => engine_failure(error),
     }
 }

@@ -397,3 +397,20 @@ fn recorders_use_own_namespaces_and_report_refusals() {
     assert_eq!(bench.run("runs --namespace other --json").json().len(), 1);
     assert_eq!(bench.run("doctor").code, 0);
 }
+
+/// Tokens cannot be changed while a recorder holds the store. The error was `unknown command 'TOKEN.ADD'`, with the hint
+/// to correct the value that it names.
+#[test]
+fn token_beside_a_recorder_is_refused_with_the_reason() {
+    let bench = CliBench::new();
+    for words in [&["add", "alice"][..], &["rotate", "alice"], &["revoke", "alice"]] {
+        let annals = env!("CARGO_BIN_EXE_annals");
+        let done = bench.run_args([&["record", "--", annals, "token"], words].concat());
+        assert_eq!(done.code, 1, "{done:?}");
+        says(
+            &done,
+            &["a recorder holds the store, and it does not change tokens", "when the recording has ended"],
+        );
+    }
+    bench.run("token add alice").ok();
+}
