@@ -14,7 +14,7 @@ Where things are, in one namespace of the store:
 | langgraph.threads | thread | when its first checkpoint was saved |
 | langgraph.checkpoints | thread, checkpoint namespace, checkpoint id | parent, checkpoint without values, metadata, value keys |
 | langgraph.values | thread, checkpoint namespace, channel, id of the checkpoint that saved it | a channel's value |
-| langgraph.chunks | thread, checkpoint namespace, BLAKE2b-128 of the chunk | 64 KiB of long values |
+| langgraph.chunks | thread, checkpoint namespace, BLAKE2b-128 of the chunk | 16 KiB of long values |
 | langgraph.writes | thread, checkpoint namespace, checkpoint id, task, index | a pending write |
 
 A value is the `(type, bytes)` of the serializer, verbatim. A checkpoint names the values it has, so a channel that
@@ -65,7 +65,7 @@ WRITES = "langgraph.writes"
 
 # The first byte of a checkpoint's record. A record with another one was written by a newer annals.
 FORMAT = 1
-CHUNK_BYTES = 64 << 10
+CHUNK_BYTES = 16 << 10
 DIGEST_BYTES = 16
 # The first bytes of a value hold the length of a list, which changes with each element: they are in no chunk.
 HEAD_BYTES = 64
