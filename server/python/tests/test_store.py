@@ -155,6 +155,22 @@ class Tables(StoreCase):
             self.assertEqual((len(table), list(table["seq"])[0]), (2, 1) if name == "to_pandas" else (2, table["seq"][0]))
 
 
+class Package(unittest.TestCase):
+    def test_import_brings_in_no_framework(self):
+        program = "import annals, annals.aio, annals.sessions, sys; print(*sys.modules)"
+        shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        heavy = {"langgraph", "langchain_core", "pandas", "pyarrow", "agents", "claude_agent_sdk", "httpx", "pydantic"}
+        self.assertEqual(heavy & set(shown.split()), set())
+
+    def test_bracketed_installs_are_quoted(self):
+        # zsh reads brackets as a pattern: an install command that does not quote them fails there.
+        documentation = Path(__file__).resolve().parents[3] / "docs" / "python.md"
+        installs = [line for line in documentation.read_text().splitlines() if "pip install" in line and "[" in line]
+        self.assertTrue(installs)
+        for line in installs:
+            self.assertRegex(line, r"pip install '[^']*\[[^']*\]'")
+
+
 class Asyncio(StoreCase):
     def test_async_forms_read_what_they_wrote(self):
         async def work():
