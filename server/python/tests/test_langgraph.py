@@ -23,9 +23,12 @@ try:
     from langgraph.checkpoint.base.id import uuid6
     from langgraph.graph import END, START, StateGraph
 
-    from annals.langgraph import CHECKPOINTS, CHUNK_BYTES, CHUNKS, HEAD_BYTES, VALUES, WRITES, AnnalsSaver, AnnalsStore
+    from annals.langgraph import CHECKPOINTS, CHUNK_BYTES, CHUNKS, HEAD_BYTES, THREADS, VALUES, WRITES, AnnalsSaver, AnnalsStore
 except ImportError as error:
     raise unittest.SkipTest(f"langgraph is not installed: {error}") from None
+
+# Too long to stand in a checkpoint's record, as the numbers do.
+KEPT = "always " * 20
 
 SAVE = """
 import sys
@@ -85,7 +88,7 @@ class SaverCase(unittest.TestCase):
     def steps(self, thread: str, count: int, **metadata: Any) -> list[Any]:
         at, made = config(thread), []
         for step in range(count):
-            values, versions = {"n": step, "kept": "always"}, {"n": f"{step + 1}.0", "kept": "1.0"}
+            values, versions = {"n": step, "kept": KEPT}, {"n": f"{step + 1}.0", "kept": "1.0"}
             new = versions if step == 0 else {"n": versions["n"]}
             at = self.saver.put(at, checkpoint(values, versions), {"source": "loop", "step": step, **metadata}, new)
             made.append(at)
@@ -98,10 +101,10 @@ class SaverCase(unittest.TestCase):
 class Saving(SaverCase):
     def test_unchanged_channel_is_saved_once_and_read_everywhere(self):
         made = self.steps("t", 5)
-        self.assertEqual(self.keys(VALUES), 6)
+        self.assertEqual(self.keys(VALUES), 1)
         for step, at in enumerate(made):
             values = self.saver.get_tuple(at).checkpoint["channel_values"]
-            self.assertEqual(values, {"n": step, "kept": "always"})
+            self.assertEqual(values, {"n": step, "kept": KEPT})
 
     def test_channel_without_a_value_does_not_reappear(self):
         first = self.saver.put(config("t"), checkpoint({"a": 1}, {"a": "1"}), {}, {"a": "1"})
@@ -114,12 +117,13 @@ class Saving(SaverCase):
     def test_checkpoint_saved_twice_does_not_change_its_children(self):
         # The child names the value that the first form of its parent saved. The second form has another value of the
         # same version.
-        point = checkpoint({"a": "first"}, {"a": 1})
+        first, second = "first " * 20, "second " * 20
+        point = checkpoint({"a": first}, {"a": 1})
         parent = self.saver.put(config("t"), point, {}, {"a": 1})
-        child = self.saver.put(parent, checkpoint({"a": "first"}, {"a": 1}), {}, {})
-        self.saver.put(config("t"), {**point, "channel_values": {"a": "second"}}, {}, {"a": 1})
-        self.assertEqual(self.saver.get_tuple(parent).checkpoint["channel_values"], {"a": "second"})
-        self.assertEqual(self.saver.get_tuple(child).checkpoint["channel_values"], {"a": "first"})
+        child = self.saver.put(parent, checkpoint({"a": first}, {"a": 1}), {}, {})
+        self.saver.put(config("t"), {**point, "channel_values": {"a": second}}, {}, {"a": 1})
+        self.assertEqual(self.saver.get_tuple(parent).checkpoint["channel_values"], {"a": second})
+        self.assertEqual(self.saver.get_tuple(child).checkpoint["channel_values"], {"a": first})
 
     def test_checkpoint_whose_parent_is_itself_does_not_loop(self):
         point = checkpoint({"a": 1}, {"a": 1})
@@ -175,9 +179,17 @@ class Saving(SaverCase):
 
     def test_two_branches_with_one_version_number_keep_their_values(self):
         root = self.saver.put(config("t"), checkpoint({"a": 0}, {"a": 1}), {}, {"a": 1})
-        branches = [self.saver.put(root, checkpoint({"a": x}, {"a": 2}), {}, {"a": 2}) for x in ("left", "right")]
+        branches = [self.saver.put(root, checkpoint({"a": x * 30}, {"a": 2}), {}, {"a": 2}) for x in ("left", "right")]
         read = [self.saver.get_tuple(at).checkpoint["channel_values"]["a"] for at in branches]
-        self.assertEqual(read, ["left", "right"])
+        self.assertEqual(read, [text * 30 for text in ("left", "right")])
+
+
+class Listing(SaverCase):
+    def test_hundred_thousand_threads_are_listed(self):
+        space = self.saver.store.namespace()
+        names = [f"thread-{number:06}" for number in range(100_000)]
+        space.write([("put", THREADS, name.encode() + b"\0\1", "") for name in names])
+        self.assertEqual(list(self.saver.threads()), names)
 
 
 class Deleting(SaverCase):
@@ -204,8 +216,8 @@ class Deleting(SaverCase):
     def test_prune_deletes_values_that_no_checkpoint_names(self):
         made = self.steps("t", 10)
         self.saver.prune(["t"])
-        self.assertEqual((self.keys(CHECKPOINTS), self.keys(VALUES)), (1, 2))
-        self.assertEqual(self.saver.get_tuple(made[-1]).checkpoint["channel_values"], {"n": 9, "kept": "always"})
+        self.assertEqual((self.keys(CHECKPOINTS), self.keys(VALUES)), (1, 1))
+        self.assertEqual(self.saver.get_tuple(made[-1]).checkpoint["channel_values"], {"n": 9, "kept": KEPT})
 
     def test_long_value_reads_back_after_growth_copies_and_pruning(self):
         # Lengths at and beside the borders of chunks; each value is the one before and more.
@@ -266,6 +278,24 @@ class Graphs(SaverCase):
             self.saver.fork("run-42", step=1, into="run-42-fork-1")
         with self.assertRaises(annals.NotFound):
             self.saver.fork("run-42", step=99, into="other")
+
+    def test_fork_runs_the_next_step_again(self):
+        # What the tasks after the forked checkpoint wrote is stored with it. Copied, it would stand for their run.
+        calls = []
+
+        def act(state: State) -> Any:
+            calls.append(state["choice"])
+            return {"messages": [f"call {len(calls)}"]}
+
+        builder = StateGraph(State)
+        builder.add_node("act", act)
+        builder.add_edge(START, "act")
+        builder.add_edge("act", END)
+        app = builder.compile(checkpointer=self.saver)
+        app.invoke({"messages": ["hello"], "choice": "a"}, config("t"))
+        forked = self.saver.fork("t", step=0, into="u")
+        self.assertEqual(self.saver.get_tuple(forked).pending_writes, [])
+        self.assertEqual(app.invoke(None, forked)["messages"], ["hello", "call 2"])
 
     def test_update_state_goes_on_in_the_same_thread(self):
         app = graph(self.saver)

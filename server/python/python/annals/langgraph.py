@@ -26,6 +26,7 @@ the run `thread/THREAD`, which `annals runs` lists; a forked thread is a fork of
 from __future__ import annotations
 
 import asyncio
+import base64
 import builtins
 import dataclasses
 import hashlib
@@ -33,6 +34,7 @@ import json
 import random
 import struct
 import threading
+import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -69,15 +71,28 @@ CHUNK_BYTES = 16 << 10
 DIGEST_BYTES = 16
 # The first bytes of a value hold the length of a list, which changes with each element: they are in no chunk.
 HEAD_BYTES = 64
-WHOLE, CHUNKED = b"\0", b"\1"
+WHOLE, CHUNKED, ZIPPED = b"\0", b"\1", b"\2"
+# A value of at most this many bytes stands in the checkpoint's record.
+INLINE_BYTES = 48
+# The store compresses a value of 4 KiB or more, with what is near it. Shorter ones and records are compressed here.
+STORE_COMPRESSES_BYTES = 4096
+# What records have in common. It belongs to the format: another dictionary needs another format.
+DICTIONARY = (
+    b'[["__start__","s00000000000000000000000000000001.0",null],["branch:to:agent","branch:to:tools",["null",""]'
+    b'["messages","s0000000000000000000000000000000","",]]1f0c-6b-8000-00000000"],"__pregel_tasks\xa4type\xa9langgraph'
+    b"\x86\xa1v\x02\xa2ts\xd9 2026-01-01T00:00:00.000000+00:00\xa2id\xd9$\xb0channel_versions\xadversions_seen\xa9__input__"
+    b"\x80\xa9__start__\xd92\xb0updated_channels\xc0\xadpending_sends\x90\x00\x00\x00\x07msgpack\xa6source\xa4loop\xa5input"
+    b"\xa6update\xa4fork\xa4step\xa7parents\x80\xa6run_id\xd9$"
+)
 # Most changes in one write while threads are copied or deleted.
 BATCH = 150
 # Indexes of writes are signed; keys sort as bytes.
 INDEX_BIAS = 1 << 31
 RUN_NAME_BYTES = 400
 
-# channel, version as text, and the id of the checkpoint that saved the value ("" for this one; None: no value)
-ValueRef = tuple[str, str, "str | None"]
+# channel, version as text, and where the value is: the id of the checkpoint that saved it ("" for this one), or type and
+# base64 of a short value, or None if the channel has no value
+ValueRef = tuple[str, str, Any]
 
 
 def _text(part: str) -> bytes:
@@ -167,13 +182,16 @@ class _Record:
         parent = b"" if self.parent is None else b"\1" + self.parent.encode()
         refs = json.dumps(self.refs, separators=(",", ":")).encode()
         kinds = (self.checkpoint[0].encode(), self.metadata[0].encode())
-        return bytes([FORMAT]) + _pack(parent, kinds[0], self.checkpoint[1], kinds[1], self.metadata[1], refs)
+        packed = _pack(parent, kinds[0], self.checkpoint[1], kinds[1], self.metadata[1], refs)
+        press = zlib.compressobj(zdict=DICTIONARY)
+        return bytes([FORMAT]) + press.compress(packed) + press.flush()
 
     @classmethod
     def decode(cls, data: bytes) -> _Record:
         if data[:1] != bytes([FORMAT]):
             raise annals.Unsupported("a checkpoint was saved by a newer annals: use that one")
-        parent, kind, checkpoint, metadata_kind, metadata, refs = _unpack(data[1:])
+        packed = zlib.decompressobj(zdict=DICTIONARY).decompress(data[1:])
+        parent, kind, checkpoint, metadata_kind, metadata, refs = _unpack(packed)
         return cls(
             parent[1:].decode() if parent else None,
             (kind.decode(), checkpoint),
@@ -365,10 +383,12 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         )
 
     def _value(
-        self, thread: str, ns: str, channel: str, saved_by: str | None, checkpoint_id: str
+        self, thread: str, ns: str, channel: str, saved_by: Any, checkpoint_id: str
     ) -> tuple[str, bytes] | None:
         if saved_by is None:
             return None
+        if not isinstance(saved_by, str):
+            return saved_by[0], base64.b64decode(saved_by[1])
         data = self._space.get(VALUES, _key(thread, ns, channel, saved_by or checkpoint_id))
         if data is None:
             raise annals.Damaged(
@@ -377,6 +397,8 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         kind, _, stored = data.partition(b"\0")
         if stored[:1] == WHOLE:
             return kind.decode(), stored[1:]
+        if stored[:1] == ZIPPED:
+            return kind.decode(), zlib.decompress(stored[1:])
         digests, ends = _digests(stored)
         parts = [ends[:HEAD_BYTES]]
         for digest in digests:
@@ -392,9 +414,13 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         """Writes a value. Chunks that the value of checkpoint `before` names are in the store already."""
         kind, value = typed
         key = _key(thread, ns, channel, saved_by)
-        whole = max(len(value) - HEAD_BYTES, 0) // CHUNK_BYTES
+        # The rest stays long enough for the store to find the bytes that it has of it.
+        whole = max(len(value) - HEAD_BYTES - STORE_COMPRESSES_BYTES, 0) // CHUNK_BYTES
         if not whole:
-            return [("put", VALUES, key, kind.encode() + b"\0" + WHOLE + value)]
+            stored = WHOLE + value
+            if len(value) < STORE_COMPRESSES_BYTES:
+                stored = min(stored, ZIPPED + zlib.compress(value), key=len)
+            return [("put", VALUES, key, kind.encode() + b"\0" + stored)]
         known: set[bytes] = set()
         if before is not None:
             earlier = (self._space.get(VALUES, _key(thread, ns, channel, before)) or b"").partition(b"\0")[2]
@@ -471,7 +497,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         saved_by = f"{checkpoint_id}+{random.getrandbits(64):016x}" if exists else ""
         inherited = self._refs(thread, ns, parent) if parent else []
         earlier = {(channel, version): saver for channel, version, saver in inherited}
-        latest = {channel: saver or parent for channel, _, saver in inherited if saver is not None}
+        latest = {channel: saver or parent for channel, _, saver in inherited if isinstance(saver, str)}
         changes: list[tuple[Any, ...]] = []
         refs: list[ValueRef] = []
         for channel, version in checkpoint["channel_versions"].items():
@@ -481,6 +507,9 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
                 refs.append((*named, parent if saver == "" else saver))
             elif channel in values:
                 typed = self._dumps(values[channel], f"$.{channel}")
+                if len(typed[1]) <= INLINE_BYTES:
+                    refs.append((*named, [typed[0], base64.b64encode(typed[1]).decode()]))
+                    continue
                 before = latest.get(channel)
                 changes += self._value_changes(thread, ns, channel, saved_by or checkpoint_id, before, typed)
                 refs.append((*named, saved_by))
@@ -493,7 +522,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             changes.append(("put", THREADS, _text(thread), checkpoint["ts"].encode()))
         note = {"checkpoint_ns": ns, "parent": parent}
         shown = {name: metadata[name] for name in ("source", "step", "run_id") if name in metadata}
-        shown["channels"] = [ref[0] for ref in refs if ref[2] == saved_by]
+        shown["channels"] = sorted(new_versions)
         changes.append(("put", CHECKPOINTS, key, record.encode()))
         changes.append(("note", run_name(thread), checkpoint_id, _json(note), _json(shown)))
         return changes
@@ -751,7 +780,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
                 doomed.append(checkpoint_id)
                 continue
             for channel, _, saver in record.refs:
-                if saver is not None:
+                if isinstance(saver, str):
                     named.add(_key(thread, ns, channel, saver or checkpoint_id))
         if not doomed:
             return 0
@@ -800,8 +829,10 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             found = {checkpoint_id: self._space.get(CHECKPOINTS, _key(source, ns, checkpoint_id)) for checkpoint_id in records}
             for checkpoint_id in records:
                 for channel, _, saver in _Record.decode(found[checkpoint_id]).refs:
+                    if not isinstance(saver, str):
+                        continue
                     key = _key(source, ns, channel, saver or checkpoint_id)
-                    if saver is not None and key not in copied:
+                    if key not in copied:
                         copied.add(key)
                         for digest in self._digests_at(key):
                             chunk = _key(source, ns) + _text(digest.hex())

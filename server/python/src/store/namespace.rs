@@ -137,6 +137,7 @@ impl PyNamespace {
     /// One page of keys in order from `start` up to and without `end`, with values unless `keys_only`; and whether
     /// there may be more.
     #[pyo3(signature = (keyspace, start, end = None, *, count = 1000, reverse = false, keys_only = false))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn scan_page<'py>(
         &self,
         py: Python<'py>,
@@ -162,6 +163,7 @@ impl PyNamespace {
 
     /// Begins a run.
     #[pyo3(signature = (name, *, agent = "", model = "", tags = Vec::new(), metadata = None, replace = false))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn begin_run(
         &self,
         py: Python<'_>,
