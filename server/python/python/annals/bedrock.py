@@ -17,10 +17,9 @@ from annals.http_hooks._parts import RecordedParts, ServedParts
 def register(events: Any, send: Any) -> None:
     """Records and replays the requests of a client: `register(client.meta.events, send)`.
 
-    `send` takes botocore's prepared request and returns an `AWSResponse`; a recording calls it, a replay does not.
-    Streams go through botocore's own parser.
+    `send` takes botocore's prepared request and returns its response; a recording calls it, a replay does not.
+    Streams go through botocore's own parser. botocore is not imported.
     """
-    from botocore.awsrequest import AWSResponse
 
     def before_send(request: Any, **kwargs: Any) -> Any:
         lane = lanes.current()
@@ -32,12 +31,10 @@ def register(events: Any, send: Any) -> None:
             answer = session.answer(request.method, request.url, headers, body)
             parts = ServedParts(session, lane, answer)
             if answer.failed:
-                from botocore.exceptions import EndpointConnectionError
-
                 parts.failed()
-                raise EndpointConnectionError(endpoint_url=request.url, error=answer.broken)
+                raise ConnectionError(answer.broken)
             names = {name.decode(): value.decode() for name, value in answer.headers}
-            return AWSResponse(request.url, answer.status, names, _Raw(parts.sync(_failure(request.url))))
+            return _Response(request.url, answer.status, names, _Raw(parts.sync(ConnectionError)))
         exchange = session.begin_exchange(lane, request.method, request.url, headers, body)
         if exchange is None:
             return None
@@ -57,15 +54,6 @@ def register(events: Any, send: Any) -> None:
     events.register_first("before-send", before_send)
 
 
-def _failure(url: str) -> Any:
-    def fail(broken: str) -> Exception:
-        from botocore.exceptions import ConnectionClosedError
-
-        return ConnectionClosedError(endpoint_url=url, error=broken)
-
-    return fail
-
-
 def _bytes(text: Any) -> bytes:
     return text if isinstance(text, bytes) else str(text).encode("latin-1", "replace")
 
@@ -76,6 +64,21 @@ def _body(body: Any) -> bytes:
     if isinstance(body, str):
         return body.encode()
     return body.read() if hasattr(body, "read") else bytes(body)
+
+
+class _Response:
+    """What botocore asks of a response."""
+
+    def __init__(self, url: str, status: int, headers: dict[str, str], raw: Any) -> None:
+        self.url, self.status_code, self.headers, self.raw = url, status, headers, raw
+        self._content: bytes | None = None
+
+    @property
+    def content(self) -> bytes:
+        """The whole body."""
+        if self._content is None:
+            self._content = b"".join(self.raw.stream())
+        return self._content
 
 
 class _Raw:
