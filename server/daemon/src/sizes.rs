@@ -89,7 +89,7 @@ mod tests {
     fn store_is_measured_once_a_day() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("s")).unwrap();
-        assert_eq!(sizes(&store).unwrap(), []);
+        assert!(sizes(&store).unwrap().is_empty());
         measure(&store, DAY_NS + 5).unwrap();
         let run = store.namespace("default").unwrap().begin_run(RunSpec::new("r")).unwrap();
         run.record(Frame::new(Component::Tool, "in", "out")).unwrap();
@@ -99,7 +99,7 @@ mod tests {
         let kept = sizes(&store).unwrap();
         let shown: Vec<_> = kept.iter().map(|size| (size.at_ns, size.runs, size.frames)).collect();
         assert_eq!(shown, [(DAY_NS + 5, 0, 0), (2 * DAY_NS, 1, 1)]);
-        assert!(kept[1].disk_bytes > kept[0].disk_bytes && kept[1].raw_bytes >= 5);
+        assert!(kept[1].disk_bytes >= kept[0].disk_bytes && kept[1].raw_bytes >= 5);
         // Measures older than ten years go.
         measure(&store, (u64::from(DAYS_MAX) + 2) * DAY_NS).unwrap();
         assert_eq!(sizes(&store).unwrap().len(), 2);

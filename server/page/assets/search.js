@@ -46,7 +46,7 @@ class SearchView {
       h("div", {}, h("a", { href: routeHash(["run", hit.run, String(hit.seq)]), class: "mono", "data-index": index }, `${visibleText(hit.run)}@${hit.seq}`), " ",
         h("span", {}, visibleText(hit.name ?? hit.component)), " ",
         hit.status !== "ok" && h("span", { class: hit.status === "error" ? "failed" : "dim" }, hit.status), " ",
-        h("span", { class: "dim", title: timeText(hit.began_ns) }, `${ageText(hit.began_ns)} ago, `),
+        h("span", { class: "dim", title: timeText(hit.began_ns) }, `${ageText(hit.began_ns)} ago`),
         h("span", { class: "dim", title: "the share of the question that the frame holds" }, hit.text?.is_exact ? "as it stands" : `similar, ${hit.score.toFixed(2)}`)),
       hit.text
         ? h("p", { class: "mono" }, visibleText(hit.text.before), h("mark", {}, visibleText(hit.text.found)), visibleText(hit.text.after))

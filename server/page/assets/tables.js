@@ -161,7 +161,7 @@ function sizeChart(sizes, stats) {
   const day = (at) => new Date(at).toISOString().slice(0, 10);
   const label = (column, text) => svg("text", { x: x(last) + 8, y: y(points.at(-1)[column]) + 4 }, text);
   const isNear = Math.abs(y(stats.raw_bytes) - y(stats.disk_bytes)) < 14;
-  return h("div", { class: "graph" }, svg("svg", { width, height, role: "img", "aria-label": `size from ${day(first)} to ${day(last)}: ${bytesText(stats.raw_bytes)} recorded, ${bytesText(stats.disk_bytes)} on disk now` },
+  return h("div", { class: "graph size" }, svg("svg", { width, height, role: "img", "aria-label": `size from ${day(first)} to ${day(last)}: ${bytesText(stats.raw_bytes)} recorded, ${bytesText(stats.disk_bytes)} on disk now` },
     [0, 0.5, 1].map((share) => [svg("line", { class: "guide", x1: left, x2: width - right, y1: y(most * share), y2: y(most * share) }), svg("text", { class: "axis", x: left - 8, y: y(most * share) + 4 }, share ? bytesText(most * share) : "0")]),
     svg("text", { x: left, y: height - 4 }, day(first)), svg("text", { class: "axis", x: width - right, y: height - 4 }, day(last)),
     line(1, "raw"), line(2, "disk"), isNear ? label(1, "recorded, on disk") : [label(1, "recorded"), label(2, "on disk")]));

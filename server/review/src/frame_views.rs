@@ -88,8 +88,8 @@ const EARLIER_BYTES_MAX: usize = 8 << 20;
 const EARLIER_FRAMES_MAX: usize = 64;
 
 /// The request before frame `seq` in the same conversation, as `by` shows it, and the number of its frame: of the last
-/// requests in the same format, the one that begins with the most messages of this one. `None` if none has its first
-/// message or most of the others: then a conversation begins. Agents that take turns have conversations of their own.
+/// requests in the same format, the one that begins with the most messages of this one; else one that has most of them;
+/// else the last one. Agents that take turns have conversations of their own.
 pub(crate) fn previous_request(
     reader: &RunReader,
     seq: u32,
@@ -100,7 +100,7 @@ pub(crate) fn previous_request(
         Some((_, body)) => providers::message_hashes(api, &body),
         None => return Ok(None),
     };
-    let (mut best, mut bytes, mut looked) = (None, 0, 0);
+    let (mut best, mut bytes, mut looked) = (None::<(u32, Vec<u8>)>, 0, 0);
     let mut most = Likeness::default();
     for earlier in (1..seq).rev() {
         if reader.frame_info(earlier)?.component != Component::Llm {
@@ -112,7 +112,7 @@ pub(crate) fn previous_request(
         let likeness = Likeness::of(&providers::message_hashes(api, &before), &own);
         let is_next = likeness.is_next;
         // Of equal ones the last counts.
-        if likeness > most {
+        if likeness > most || best.is_none() {
             (best, most) = (Some((earlier, before)), likeness);
         }
         if is_next || bytes >= EARLIER_BYTES_MAX || looked >= EARLIER_FRAMES_MAX {

@@ -309,7 +309,7 @@ fn state_is_shown_after_each_frame() {
     press(&mut app, "s");
     assert!(screen(&mut app, 80, 24).contains("\"step\": \"asked\""), "{}", screen(&mut app, 80, 24));
     press(&mut app, "j");
-    check("state", &mut app);
+    assert!(screen(&mut app, 80, 24).contains("\"step\": \"booked\""), "{}", screen(&mut app, 80, 24));
     let profile = Some(Redactor::new(&Profile::safe(), [7; 32]));
     let mut app = bench.app(PLAIN, &StartScreen::Run("stateful".to_owned(), Some(2)), profile);
     press(&mut app, "s");
@@ -323,7 +323,8 @@ fn fork_command_and_blame_stand_beside_the_frame() {
     bench.lending("blamed", None);
     let mut app = bench.at("blamed", 2);
     press(&mut app, "x");
-    check("blamed", &mut app);
+    let drawn = screen(&mut app, 80, 24);
+    assert!(drawn.lines().any(|line| line.contains("llm") && line.contains("0.82")), "{drawn}");
     assert!(screen(&mut app, 80, 24).contains("annals fork blamed@2"));
     let profile = Some(Redactor::new(&Profile::safe(), [7; 32]));
     let mut app = bench.app(PLAIN, &StartScreen::Run("blamed".to_owned(), Some(2)), profile);
