@@ -477,10 +477,10 @@ def replay(
 ) -> Any:
     """Answers a block, or the function that this decorates, from a run.
 
-    `rules` are texts as `annals replay --rule` takes them, such as "mask uuid $.messages", and presets of `--matcher`. `chaos` is a seed
-    for another order of overlapping answers. `tools`: "recorded" hands back results, "live" runs tools and does
-    not look at the recording, "compare" runs them and compares. `network` "refuse" raises on connections that no
-    patched client opens; Unix sockets are free. `drifting` changes each draw, as a negative
+    `rules` are texts as `annals replay --rule` takes them, such as "mask uuid $.messages", and presets of
+    `--matcher`. `chaos` is a seed for another order of overlapping answers. `tools`: "recorded" hands back results,
+    "live" runs tools and does not look at the recording, "compare" runs them and compares. `network` "refuse" raises
+    on connections that no patched client opens; Unix sockets are free. `drifting` changes each draw, as a negative
     control. Without `strict`, a divergence at the end is only in the receipt.
     """
     options = dict(
