@@ -121,7 +121,6 @@ fn competing_causes_are_told_apart() {
 /// docs/blame.md says what each printed figure proves. A figure without a row there, or a row of a figure that is no
 /// longer printed, fails.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a test reads the documents")]
 fn each_printed_figure_has_a_row_that_says_what_it_proves() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/blame.md")).unwrap();
     let section = page.split("\n## ").find(|part| part.starts_with("What each figure proves\n")).unwrap();

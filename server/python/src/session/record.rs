@@ -32,7 +32,7 @@ impl Owner {
         self.0 == std::process::id()
     }
 
-    pub(super) fn check(&self, py: Python<'_>) -> PyResult<()> {
+    pub(super) fn check(&self) -> PyResult<()> {
         if self.is_this() { Ok(()) } else { Err(forked_error()) }
     }
 }
@@ -57,7 +57,7 @@ impl RecordingSession {
         py: Python<'_>,
         of: impl FnOnce(&InProcessRecording) -> annals::Result<T> + Send,
     ) -> PyResult<T> {
-        self.owner.check(py)?;
+        self.owner.check()?;
         let done = py.detach(|| match &*lock(&self.open) {
             Some(open) => of(&open.recording),
             None => Err(annals::Error::new(annals::ErrorKind::Invalid, "the recording has ended")),
@@ -154,7 +154,7 @@ impl RecordingSession {
 
     /// Ends the run as `ok` or `failed` and returns its counts.
     fn end<'py>(&self, py: Python<'py>, ok: bool) -> PyResult<Bound<'py, PyDict>> {
-        self.owner.check(py)?;
+        self.owner.check()?;
         let ended = py.detach(|| {
             let Some(open) = lock(&self.open).take() else {
                 return Err(annals::Error::new(annals::ErrorKind::Invalid, "the recording has ended"));

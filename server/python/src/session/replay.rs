@@ -83,7 +83,7 @@ impl ReplaySession {
         headers: Headers,
         body: Vec<u8>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.owner.check(py)?;
+        self.owner.check()?;
         let request = ClientRequest { method, url, headers, body: Bytes::from(body) };
         let found = py.detach(|| self.replay.answer(&request));
         match found.map_err(|error| python_error(&error))? {
@@ -94,7 +94,7 @@ impl ReplaySession {
 
     /// The recorded result of another call, or the report of the divergence as a text.
     fn result<'py>(&self, py: Python<'py>, name: String, input: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
-        self.owner.check(py)?;
+        self.owner.check()?;
         let found = py.detach(|| self.replay.result(&name, &input));
         match found.map_err(|error| python_error(&error))? {
             Ok(result) => Ok(Bound::new(py, CallResult(result))?.into_any()),

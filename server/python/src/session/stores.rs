@@ -12,7 +12,10 @@ use super::SessionResult;
 
 type StoreKey = (u32, PathBuf, String);
 
-static OPEN: Mutex<Option<HashMap<StoreKey, (usize, Arc<Shared>)>>> = Mutex::new(None);
+/// Each open store, and how many sessions use it.
+type OpenStores = HashMap<StoreKey, (usize, Arc<Shared>)>;
+
+static OPEN: Mutex<Option<OpenStores>> = Mutex::new(None);
 
 /// A session's use of a store. The store is closed when no session uses it.
 pub(super) struct StoreUse {
