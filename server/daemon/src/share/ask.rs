@@ -166,6 +166,7 @@ fn ask_on(stream: &mut UnixStream, words: &[&[u8]]) -> Result<String, AskError> 
             Some(Reply::Error(error)) => return Err(AskError::Refused(parse_error(&error))),
             Some(Reply::Bulk(bytes)) => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Some(Reply::Simple(text)) => return Ok(text.into_owned()),
+            Some(Reply::Integer(number)) => return Ok(number.to_string()),
             Some(Reply::Array(items)) => {
                 let texts = items.into_iter().filter_map(|item| match item {
                     Reply::Bulk(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
