@@ -208,7 +208,7 @@ impl FrameTexts {
         Ok(hits.iter().filter_map(read).collect())
     }
 
-    /// Empties the index, so that it is made again.
+    /// Empties the index, so that it is made again. Durable: a crash does not bring the old index back.
     ///
     /// # Errors
     /// `Unavailable`, `Poisoned`.
@@ -231,7 +231,7 @@ impl FrameTexts {
                 for key in &keys {
                     batch.delete(keyspace, key);
                 }
-                commit(batch)?;
+                batch.submit_with(Durability::Disk)?.wait()?;
             }
         }
         Ok(())

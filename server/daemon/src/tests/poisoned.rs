@@ -74,6 +74,7 @@ const WRITES: &str = "
     delib.guardrail '{\"id\":\"g\"}'
     delib.unguard '{\"id\":\"kept\"}'
     delib.config '{\"inputTtlMs\":5}'
+    run.index rebuild
     run.pin r why
     run.unpin pinned
     run.drop done why
@@ -129,6 +130,8 @@ const READS: &str = "
     frame.get done 1
     run.view done 1
     run.timeline done
+    run.search question
+    store.sizes
     nondet.draw drawn clock
     snap.get r 2
     snap.at r 2
