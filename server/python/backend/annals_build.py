@@ -15,14 +15,22 @@ from typing import Any
 import maturin
 
 HERE = Path(__file__).resolve().parent.parent
+SCRIPTS = HERE / "wheel-data" / "scripts"
 PROFILE = os.environ.get("ANNALS_WHEEL_PROFILE", "release")
 
 get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
 get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
 get_requires_for_build_editable = maturin.get_requires_for_build_editable
-prepare_metadata_for_build_wheel = maturin.prepare_metadata_for_build_wheel
-prepare_metadata_for_build_editable = maturin.prepare_metadata_for_build_editable
 build_sdist = maturin.build_sdist
+
+
+def prepare_metadata_for_build_wheel(directory: str, settings: Any = None) -> str:
+    """Writes the metadata; returns the name of its directory."""
+    SCRIPTS.mkdir(parents=True, exist_ok=True)  # maturin refuses a missing directory
+    return maturin.prepare_metadata_for_build_wheel(directory, settings)
+
+
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 
 
 def build_wheel(directory: str, settings: Any = None, metadata: str | None = None) -> str:
@@ -43,6 +51,5 @@ def _build_program() -> None:
     subprocess.run(command, cwd=HERE, check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent.parent / "target"))
     built = target / ("debug" if PROFILE == "dev" else PROFILE) / "annals"
-    scripts = HERE / "wheel-data" / "scripts"
-    scripts.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(built, scripts / "annals")
+    SCRIPTS.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(built, SCRIPTS / "annals")
