@@ -169,6 +169,11 @@ impl FrameTexts {
             belongings.extend([passing(NAME, key, false), passing(&words, key, true)]);
         }
         let memory = &self.memory;
+        if belongings.is_empty() {
+            let mut batch = memory.space.batch();
+            batch.delete(&self.waiting, &run_key).delete(&self.gaps, &run_key);
+            return commit(batch);
+        }
         // Before the lock that keeps runs from being dropped: locks have an order.
         let mut changing = memory.lock_changes()?;
         memory.space.write_with_run(run, &belongings, || {

@@ -76,6 +76,18 @@ fn text_is_found_in_the_first_frame_that_says_it() {
     assert_eq!((&*found.before, &*found.found, &*found.after), ("Where ", "is the zeppelin", " parked?"));
 }
 
+/// Nothing of such a run is kept. Once its empty batch was refused, and no search of the store found anything.
+#[test]
+fn run_without_texts_is_passed_over() {
+    let bench = SearchBench::new();
+    let run = bench.space.begin_run(RunSpec::new("silent")).unwrap();
+    run.record(Frame::new(Component::Tool, "", "")).unwrap();
+    run.end(Status::Ok).unwrap();
+    bench.space.begin_run(RunSpec::new("empty")).unwrap().end(Status::Ok).unwrap();
+    bench.record("says", &["a curlew calls"]);
+    assert_eq!(bench.hits("curlew"), ["says@1"]);
+}
+
 #[test]
 fn exact_text_comes_before_similar_words() {
     let bench = SearchBench::new();
