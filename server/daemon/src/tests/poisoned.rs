@@ -211,6 +211,7 @@ const PREPARATION: &str = "
     delib.record '{\"decision\":\"first\",\"confidence\":1,\"deliberation\":{\"steps\":[{\"step\":1,\"thought\":\"t\"}]}}'
     token.add t
     store.backup /before
+    run.index
 ";
 
 fn lines(script: &str) -> impl Iterator<Item = &str> {
