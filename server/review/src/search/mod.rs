@@ -1,7 +1,7 @@
 //! Search in the texts of recorded frames: by their words, and by similar words, as agents' memory is recalled.
 //!
 //! Recording pays nothing: [`catch_up`] indexes what was recorded since the last search, a bounded amount at a time.
-//! A text that several requests of a run repeat is indexed with the first of them ([`texts`]). [`find`] reads each hit's
+//! A text that several requests of a run repeat is indexed with the first of them (`texts`). [`find`] reads each hit's
 //! frame again, so a hit shows what the frame says now, and a reader with a profile is given a hit only if the text as
 //! the profile shows it answers the question.
 
