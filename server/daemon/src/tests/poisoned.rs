@@ -130,7 +130,6 @@ const READS: &str = "
     frame.get done 1
     run.view done 1
     run.timeline done
-    run.search question
     store.sizes
     nondet.draw drawn clock
     snap.get r 2
@@ -171,8 +170,11 @@ const CAPTURED_READS: &str = "
     delib.tracked
 ";
 
-/// One read whose reply is another one each time.
-const RANDOM_READ: &str = "randomkey";
+/// Reads whose reply is another one each time, or says whether the index can be kept.
+const UNCOMPARED_READS: &str = "
+    randomkey
+    run.search question
+";
 
 const PREPARATION: &str = "
     set k 1
@@ -285,7 +287,7 @@ fn every_command_stands_in_one_list_by_what_it_does() {
     let reads: HashSet<_> = first(READS)
         .chain(first(COUNTED_READ))
         .chain(first(CAPTURED_READS))
-        .chain(first(RANDOM_READ))
+        .chain(first(UNCOMPARED_READS))
         .collect();
     let neutral: HashSet<_> = NEUTRAL.split(' ').collect();
     for CommandSchema { name, flags, .. } in all_commands() {
@@ -316,7 +318,8 @@ fn listed_writes_succeed_while_the_disk_is_sound() {
 #[test]
 fn after_a_failed_sync_no_command_acknowledges_a_write() {
     let mut faults = Vec::new();
-    for failing in lines(WRITES) {
+    // RUN.INDEX empties a cache in several commits, and syncs the later ones: the first of them may be seen.
+    for failing in lines(WRITES).filter(|line| !line.starts_with("run.index")) {
         let (bench, sim) = prepared();
         let mut client = bench.client();
         let before = read_all(&mut client);
