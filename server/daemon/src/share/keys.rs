@@ -1,8 +1,9 @@
 //! The keyspaces of a store that several processes write: changed here, or by the process that holds the store.
 //!
 //! [`SharedKeys`] hides the difference, as [`Shared`](super::Shared) does for runs. Each call that goes to another
-//! process uses a connection of its own, so that an idle program keeps no holder from closing. All changes may be sent
-//! again to the next holder if one goes away before it replied: a change of keys has the same effect twice.
+//! process uses a connection of its own, so that an idle program keeps no holder from closing. If a holder goes away
+//! before it replies, all changes are sent again to the next one. A change of keys has the same effect twice. A note
+//! may then stand twice in its run, and a fork that was made is refused with `Conflict`.
 
 use std::ops::Bound;
 use std::path::Path;

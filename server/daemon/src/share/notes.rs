@@ -32,8 +32,8 @@ impl NotedRuns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a note as a frame of a run, which begins with its first note. Whoever waits for the ticket, or for a
-    /// later one, writes it.
+    /// Queues a note as a frame of a run, which begins with its first note. The thread that waits for this ticket or
+    /// for a later one writes the note.
     ///
     /// # Errors
     /// `Conflict` if a run of this name has ended or is recorded by a program; `Unavailable`, `Poisoned`.
