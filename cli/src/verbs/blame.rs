@@ -250,9 +250,17 @@ fn dollars_text(dollars: f64) -> String {
     }
 }
 
+/// The part of a line that counts questions to a judge, if there are any.
+fn questions(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        count => format!(", {} to the judge", plural(count, "question")),
+    }
+}
+
 fn print_estimate(blamer: &Blamer, budget: Option<f64>) {
     let most = blamer.estimate();
-    let money = match (most.unpriced, most.calls) {
+    let money = match (most.unpriced, most.calls + most.questions) {
         (0, _) if most.dollars < 0.0001 => dollars_text(most.dollars),
         (0, _) => format!("at most {}", dollars_text(most.dollars)),
         (unpriced, calls) if unpriced == calls => "price unknown".to_owned(),
@@ -264,19 +272,14 @@ fn print_estimate(blamer: &Blamer, budget: Option<f64>) {
             )
         }
     };
-    if let Some(calls) = blamer.judge_calls() {
-        print_note(format_args!(
-            "the judge is asked about each new outcome, at most {}: neither the plan nor the budget counts that",
-            if calls == 1 { "once".to_owned() } else { format!("{} times", count(calls)) }
-        ));
-    }
     print_note(
         "tools of the program run for real in each fork; before a fork's step nothing reaches the network",
     );
     print_note(format_args!(
-        "plan: {}, at most {} to models, {money}",
+        "plan: {}, at most {} to models{}, {money}",
         plural(most.forks, "fork"),
-        plural(most.calls, "call")
+        plural(most.calls, "call"),
+        questions(most.questions),
     ));
     if blamer.pair_forks_max() > 0 {
         print_note(format_args!(
@@ -314,16 +317,17 @@ fn run_forks(
 
 fn print_spent(document: &BlameDocument, grown: u64) {
     let spent = &document.spent;
-    let money = match (spent.calls, spent.dollars) {
+    let money = match (spent.calls + spent.questions, spent.dollars) {
         (0, _) => String::new(),
         (_, dollars) if dollars > 0.0 => format!(", ${dollars:.4}"),
         _ => ", price unknown".to_owned(),
     };
     let each = grown.checked_div(spent.forks).unwrap_or(0);
     print_note(format_args!(
-        "{}, {} to models{money}; the store grew by {} a fork: annals runs --tag annals.blame={}",
+        "{}, {} to models{}{money}; the store grew by {} a fork: annals runs --tag annals.blame={}",
         plural(spent.forks, "fork"),
         plural(spent.calls, "call"),
+        questions(spent.questions),
         bytes(each),
         document.run,
     ));

@@ -139,9 +139,12 @@ pub struct Spent {
     pub forks: u64,
     /// Calls that went to an upstream.
     pub calls: u64,
-    /// Their known cost in US dollars.
+    /// Questions to a judge.
+    #[serde(default)]
+    pub questions: u64,
+    /// The known cost of calls and questions in US dollars.
     pub dollars: f64,
-    /// Calls whose model has no price.
+    /// Calls and questions whose model has no price.
     pub unpriced: u64,
 }
 
@@ -149,6 +152,7 @@ impl std::ops::AddAssign for Spent {
     fn add_assign(&mut self, more: Self) {
         self.forks += more.forks;
         self.calls += more.calls;
+        self.questions += more.questions;
         self.dollars += more.dollars;
         self.unpriced += more.unpriced;
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use annals::io::{Io, RealIo};
-use annals::{Namespace, RunReader, RunSpec};
+use annals::{Namespace, RunReader, RunSpec, Status};
 use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::providers::{Meaning, Prices, WireExchange, recognise};
 use annals_proxy::program::StopReason;
@@ -60,7 +60,6 @@ pub struct Blamer {
     all: Vec<Step>,
     chosen: Vec<Step>,
     parent: RunOutcome,
-    verdict: Verdict,
     prices: Prices,
     costs: ExpectedCosts,
     /// The clock of all times here: the times of two clocks cannot be compared.
@@ -105,7 +104,8 @@ struct Progress<'a> {
 }
 
 impl Blamer {
-    /// Prepares the blame of a run. `range` selects steps by frame.
+    /// Prepares the blame of a run. `range` selects steps by frame. Asks no model: a judge grades the run when the
+    /// forks begin.
     ///
     /// # Errors
     /// `Unusable` if the run has no step or no outcome, if the oracle calls it passed or cannot grade it, or if
@@ -131,23 +131,13 @@ impl Blamer {
             let message = format!("the program of run {name:?} has not ended, so the run has no outcome");
             BlameError::unusable(message, "record it again to its end")
         })?;
-        let verdict = options.oracle.grade(&parent);
-        match &verdict {
-            Verdict::Fail => {}
-            Verdict::Pass => {
-                let message =
-                    format!("the oracle calls run {name:?} passed, so there is no failure to explain");
-                let hint =
-                    "name a failed run, or another --oracle: regex:PATTERN, json:PATH=VALUE, cmd:COMMAND";
-                return Err(BlameError::unusable(message, hint));
-            }
-            Verdict::Undefined(why) => {
-                let message = format!("the oracle cannot grade run {name:?} itself: {why}");
-                return Err(BlameError::unusable(message, "use another --oracle"));
-            }
+        options.oracle.set_prices(&prices);
+        let question = options.oracle.cost(&parent);
+        if question.is_none() {
+            check_failed(name, &options.oracle, &parent)?;
         }
         options.settings.steps = chosen.iter().map(|step| step.seq).collect();
-        let costs = ExpectedCosts::new(&all, |step| options.perturbation.cost(step, &prices));
+        let costs = ExpectedCosts::new(&all, |step| options.perturbation.cost(step, &prices), question);
         let interrupted = Arc::new(AtomicBool::new(false));
         Ok(Self {
             space: space.clone(),
@@ -158,7 +148,6 @@ impl Blamer {
             all,
             chosen,
             parent,
-            verdict,
             prices,
             costs,
             clock: RealIo::default(),
@@ -179,15 +168,10 @@ impl Blamer {
         let settings = &self.options.settings;
         let mut sum = estimate(&self.costs, &self.chosen, settings.forks, settings.base);
         add_any_forks(&mut sum, &self.costs, self.coalition_forks());
+        // The re-runs that a flaky program needs more ask no upstream, but are graded.
+        let more = BASE_FLAKY.saturating_sub(settings.base);
+        sum += self.costs.of_grading().times(more);
         sum
-    }
-
-    /// The most questions to a judge, if one grades: about the run and each of its forks. Neither the estimate nor
-    /// the budget counts them.
-    #[must_use]
-    pub fn judge_calls(&self) -> Option<u64> {
-        let most = || self.estimate().forks + self.pair_forks_max() + self.base_forks_more() + 1;
-        matches!(self.options.oracle, Oracle::Judge(_)).then(most)
     }
 
     /// The most forks of coalitions of pairs. Which pairs are tried depends on the outcomes of single steps.
@@ -197,11 +181,6 @@ impl Blamer {
         // With two steps, the coalitions of pairs are those of single steps.
         let pairs = if steps > 2 { steps * (steps - 1) / 2 } else { 0 };
         pairs * u64::from(settings.coalitions)
-    }
-
-    /// Re-runs that a flaky program needs more. They ask no upstream.
-    fn base_forks_more(&self) -> u64 {
-        u64::from(BASE_FLAKY.saturating_sub(self.options.settings.base))
     }
 
     /// The coalitions that do not depend on outcomes.
@@ -224,8 +203,9 @@ impl Blamer {
     /// Runs all forks, or those that an unfinished document lacks. The result is in the store.
     ///
     /// # Errors
-    /// `Nondeterministic` if the program does not repeat its run without a perturbation; errors of starting
-    /// and storing forks. What is done stays in the store.
+    /// `Unusable` if a judge calls the run passed or cannot grade it, or if the budget does not pay for asking it.
+    /// `Nondeterministic` if the program does not repeat its run without a perturbation. Errors of starting and
+    /// storing forks. What is done stays in the store.
     pub fn run(
         &self,
         resumed: Option<BlameDocument>,
@@ -233,6 +213,7 @@ impl Blamer {
     ) -> Result<BlameDocument, BlameError> {
         let name = self.reader.info().name.clone();
         let fresh = resumed.is_none();
+        self.ask_about_parent()?;
         if fresh && load_blame(&self.space, &name)?.is_some() {
             drop_blame(&self.space, &name)?;
         }
@@ -244,10 +225,16 @@ impl Blamer {
             if is_lost && !fresh {
                 // It is run again, but was paid for.
                 document.spent += spent_in(fork, &self.prices)?;
+                if fork.info().status != Status::Open {
+                    // Whether it was graded is not known.
+                    let Estimate { questions, dollars, unpriced, .. } = self.costs.of_grading();
+                    document.spent += Spent { questions, dollars, unpriced, ..Spent::default() };
+                }
             }
             Ok(is_lost)
         })?;
         let rerunner = Rerunner::new(&self.space, &self.reader, &self.origin, self.rerun.clone(), true)?;
+        document.spent += self.options.oracle.take_spent();
         document.save(&self.space, &self.reader)?;
         let progress = Progress {
             document: Mutex::new(document),
@@ -278,13 +265,26 @@ impl Blamer {
         }
     }
 
+    /// Has the run graded by a judge, if one grades.
+    fn ask_about_parent(&self) -> Result<(), BlameError> {
+        let Estimate { questions, dollars, .. } = self.costs.of_grading();
+        if questions == 0 {
+            return Ok(());
+        }
+        if self.options.settings.budget.is_some_and(|budget| dollars > budget) {
+            let message = "the budget does not pay for one question to the judge".to_owned();
+            return Err(BlameError::unusable(message, "--budget 5"));
+        }
+        check_failed(&self.reader.info().name, &self.options.oracle, &self.parent)
+    }
+
     fn empty_document(&self) -> BlameDocument {
         BlameDocument {
             version: VERSION,
             run: self.reader.info().name.clone(),
             state: BlameState::Running,
             settings: self.options.settings.clone(),
-            parent: self.verdict.clone(),
+            parent: Verdict::Fail,
             estimate: self.estimate(),
             spent: Spent::default(),
             base: Vec::new(),
@@ -500,7 +500,7 @@ impl Blamer {
         let number = {
             let most = self.costs.of_fork(job.perturbed).dollars;
             let mut document = match job.perturbed {
-                [] => progress.lock(),
+                [] if self.costs.of_grading().questions == 0 => progress.lock(),
                 _ => self.wait_for_budget(progress, most)?,
             };
             let number = document.next_fork;
@@ -513,6 +513,7 @@ impl Blamer {
         let mut document = progress.lock();
         document.reserved.remove(&number);
         document.spent += spent;
+        document.spent += self.options.oracle.take_spent();
         let forks = document.spent.forks;
         drop(document);
         progress.released.notify_all();
@@ -592,8 +593,8 @@ impl Blamer {
         };
         let (outcome, why) = match verdict {
             Verdict::Undefined(why) => (Outcome::Undefined, Some(why)),
-            verdict if verdict == self.verdict => (Outcome::Same, None),
-            _ => (Outcome::Flip, None),
+            Verdict::Fail => (Outcome::Same, None),
+            Verdict::Pass => (Outcome::Flip, None),
         };
         let changed = match job.perturbed {
             [seq] if report.reached.contains(seq) => {
@@ -723,6 +724,22 @@ impl Blamer {
                 return Err(Halt::State(BlameState::OutOfBudget));
             }
             document = progress.released.wait(document).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Fails unless the oracle calls the run failed.
+fn check_failed(name: &str, oracle: &Oracle, parent: &RunOutcome) -> Result<(), BlameError> {
+    match oracle.grade(parent) {
+        Verdict::Fail => Ok(()),
+        Verdict::Pass => {
+            let message = format!("the oracle calls run {name:?} passed, so there is no failure to explain");
+            let hint = "name a failed run, or another --oracle: regex:PATTERN, json:PATH=VALUE, cmd:COMMAND";
+            Err(BlameError::unusable(message, hint))
+        }
+        Verdict::Undefined(why) => {
+            let message = format!("the oracle cannot grade run {name:?} itself: {why}");
+            Err(BlameError::unusable(message, "use another --oracle"))
         }
     }
 }

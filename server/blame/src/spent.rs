@@ -10,7 +10,12 @@ use crate::document::Spent;
 /// What a fork took that has just ended, without the fork itself.
 pub(crate) fn spent_by(report: &RerunReport) -> Spent {
     let cost = report.recorded.cost;
-    Spent { forks: 0, calls: report.live_calls.into(), dollars: cost.dollars, unpriced: cost.unpriced }
+    Spent {
+        calls: report.live_calls.into(),
+        dollars: cost.dollars,
+        unpriced: cost.unpriced,
+        ..Spent::default()
+    }
 }
 
 /// What a fork took, by what the store has of it; a call whose answer did not come counts as a call.
@@ -23,5 +28,5 @@ pub(crate) fn spent_in(fork: &RunReader, prices: &Prices) -> annals::Result<Spen
         calls += u64::from(exchange.is_ok_and(|exchange| !exchange.volatile.local));
     }
     let cost = run_usage(fork, prices).cost;
-    Ok(Spent { forks: 0, calls, dollars: cost.dollars, unpriced: cost.unpriced })
+    Ok(Spent { calls, dollars: cost.dollars, unpriced: cost.unpriced, ..Spent::default() })
 }

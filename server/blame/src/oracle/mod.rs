@@ -8,11 +8,14 @@ mod judge;
 
 use annals::{RunReader, RunUid, Status};
 use annals_policy::body_path::BodyPath;
+use annals_policy::providers::{Cost, Prices};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use command::wait;
 pub use judge::Judge;
+
+use crate::document::Spent;
 
 /// What an oracle says of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +109,29 @@ impl Oracle {
     pub fn keep_in(&mut self, space: &annals::Namespace) {
         if let Self::Judge(judge) = self {
             judge.keep_in(space);
+        }
+    }
+
+    /// Counts the cost of a judge's questions by these prices.
+    pub(crate) fn set_prices(&mut self, prices: &Prices) {
+        if let Self::Judge(judge) = self {
+            judge.set_prices(prices);
+        }
+    }
+
+    /// What grading such an outcome is expected to cost; `None` if it costs nothing.
+    pub(crate) fn cost(&self, outcome: &RunOutcome) -> Option<Cost> {
+        match self {
+            Self::Judge(judge) => Some(judge.cost(outcome)),
+            _ => None,
+        }
+    }
+
+    /// What grading took since the last call.
+    pub(crate) fn take_spent(&self) -> Spent {
+        match self {
+            Self::Judge(judge) => judge.take_spent(),
+            _ => Spent::default(),
         }
     }
 

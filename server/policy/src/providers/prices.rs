@@ -102,7 +102,8 @@ impl Prices {
     }
 
     /// A table without prices.
-    pub(crate) fn none() -> Self {
+    #[must_use]
+    pub fn none() -> Self {
         Self { by_prefix: BTreeMap::new() }
     }
 
