@@ -376,7 +376,10 @@ fn killed_and_interrupted_blames_are_resumed() {
         let kept = loop {
             let stored = bench.stored_blame("r");
             let calls = stored["spent"]["calls"].as_u64().unwrap_or(0);
-            if stored["state"] == "running" && calls >= 6 {
+            // The fork under way has asked twice at most, so a third call is of a fork that ended and is not stored.
+            // A machine that is too slow for that between two stored states tests less.
+            let lost = upstream.asked() - before - calls;
+            if stored["state"] == "running" && calls >= 6 && (lost >= 3 || calls >= 60) {
                 break calls;
             }
             assert!(child.try_wait().unwrap().is_none(), "nothing was stored while forks ran: {stored}");
