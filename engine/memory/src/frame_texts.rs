@@ -16,7 +16,7 @@ use annals::runs::RunBelonging;
 use annals::{Durability, RunUid};
 use serde::{Deserialize, Serialize};
 
-use super::operations::{entry_key, to_json_bytes, validate_entry};
+use super::operations::{CheckedEntry, entry_key, to_json_bytes};
 use super::words::{Card, CardRead, QuestionTerms, TermRarity};
 use super::*;
 
@@ -180,7 +180,7 @@ impl FrameTexts {
             changing.holds_drops = true;
             let mut batch = memory.space.batch();
             for ((key, entry), card) in entries.iter().zip(cards) {
-                memory.add_to_batch(&mut changing, &mut batch, key, (entry, &entry.to_json()), card)?;
+                memory.add_to_batch(&mut changing, &mut batch, key, (entry, entry.to_json()), card)?;
             }
             match mark {
                 Some(mark) => batch.put(&self.waiting, &run_key, to_json_bytes(&mark)?),
@@ -275,5 +275,5 @@ fn entry_json(id: &str, value: &str) -> String {
 
 fn card_of(id: &str, texts: &[String]) -> Result<Option<Card>> {
     let texts = serde_json::to_string(texts).map_err(|error| Error::bug(error.to_string()))?;
-    validate_entry(&MemoryEntry::parse(&entry_json(id, &texts))?)
+    Ok(CheckedEntry::parse(&entry_json(id, &texts))?.card)
 }

@@ -65,6 +65,9 @@ impl JsValue {
     /// Whether a valid JSON text has more values than [`JsValue::parse`] accepts, counted by `,`, `[` and `{`
     /// outside of strings.
     pub(super) fn has_too_many_values(text: &str) -> bool {
+        if text.len() < VALUES_MAX {
+            return false;
+        }
         let (mut values, mut in_text, mut bytes) = (1, false, text.bytes());
         while let Some(byte) = bytes.next() {
             match byte {
@@ -101,10 +104,10 @@ impl JsValue {
         let mut waiting: Vec<(Option<&Vec<u16>>, &Self)> = vec![(None, self)];
         while let Some((key, value)) = waiting.pop() {
             if let Some(key) = key {
-                each(&String::from_utf16_lossy(key));
+                each(&text_of(key));
             }
             match value {
-                Self::Text(units) => each(&String::from_utf16_lossy(units)),
+                Self::Text(units) => each(&text_of(units)),
                 Self::Number(number) => each(&number_text(*number)),
                 Self::Array(items) => waiting.extend(items.iter().rev().map(|item| (None, item))),
                 Self::Object(members) => {
@@ -241,6 +244,16 @@ impl JsValue {
             }
         }
         out.len() <= most
+    }
+}
+
+/// The text of UTF-16 code units. Lone surrogates are replaced.
+pub(super) fn text_of(units: &[u16]) -> String {
+    let bytes = units.iter().map(|unit| u8::try_from(*unit).unwrap_or(u8::MAX));
+    let bytes: Vec<u8> = bytes.collect();
+    match bytes.is_ascii() {
+        true => String::from_utf8(bytes).unwrap_or_default(),
+        false => String::from_utf16_lossy(units),
     }
 }
 

@@ -126,10 +126,10 @@ impl Memory {
     /// # Errors
     /// As [`Memory::put`].
     pub fn submit_put(&self, identity: &Identity, entries: &[&str]) -> Result<Option<Ticket>> {
-        let parsed: Vec<MemoryEntry> =
-            entries.iter().map(|text| MemoryEntry::parse(text)).collect::<Result<_>>()?;
-        let texts = entries.iter().map(|text| (*text).to_owned());
-        self.submit_entries(identity, &parsed.iter().zip(texts).collect::<Vec<_>>())
+        let mut checked: Vec<CheckedEntry> =
+            entries.iter().map(|text| CheckedEntry::parse(text)).collect::<Result<_>>()?;
+        let texts = entries.iter().map(|text| (*text).to_owned()).collect();
+        self.submit_entries(identity, &mut checked, texts)
     }
 
     pub(super) fn wait_for_put(&self, identity: &Identity, waiting: Option<Ticket>) -> Result<()> {
@@ -143,18 +143,15 @@ impl Memory {
     pub(super) fn submit_entries(
         &self,
         identity: &Identity,
-        entries: &[(&MemoryEntry, String)],
+        entries: &mut [CheckedEntry],
+        texts: Vec<String>,
     ) -> Result<Option<Ticket>> {
         let name = identity.checked_name()?;
-        let mut cards: Vec<Option<Card>> = Vec::with_capacity(entries.len());
-        for (entry, _) in entries {
-            cards.push(validate_entry(entry)?);
-        }
         // Of entries with the same id the last one counts.
-        let mut last: BTreeMap<&str, usize> = BTreeMap::new();
-        entries.iter().enumerate().for_each(|(at, (entry, _))| {
-            last.insert(&entry.id, at);
-        });
+        let mut last: BTreeMap<&str, (&MemoryEntry, Option<Card>, String)> = BTreeMap::new();
+        for (CheckedEntry { entry, card }, text) in entries.iter_mut().zip(texts) {
+            last.insert(&entry.id, (entry, card.take(), text));
+        }
         let keys: Vec<Vec<u8>> = last.keys().map(|id| entry_key(&name, id)).collect();
         if keys.is_empty() {
             return Ok(None);
@@ -163,9 +160,8 @@ impl Memory {
         let mut changing = self.lock_unsettled();
         self.note_queued(&mut changing, &keys)?;
         let mut batch = self.space.batch();
-        for (key, at) in keys.iter().zip(last.values()) {
-            let (Some((entry, text)), Some(card)) = (entries.get(*at), cards.get_mut(*at)) else { continue };
-            self.add_to_batch(&mut changing, &mut batch, key, (entry, text), card.take())?;
+        for (key, (entry, card, text)) in keys.iter().zip(last.into_values()) {
+            self.add_to_batch(&mut changing, &mut batch, key, (entry, text), card)?;
         }
         self.submit(batch).map(Some)
     }
@@ -176,11 +172,11 @@ impl Memory {
         changing: &mut Numbering<'_>,
         batch: &mut KvBatch,
         key: &[u8],
-        (entry, text): (&MemoryEntry, &str),
+        (entry, text): (&MemoryEntry, String),
         card: Option<Card>,
     ) -> Result<()> {
         self.entries.core().deferred.remove(&self.count_key(key));
-        let text = text.as_bytes().to_vec();
+        let text = text.into_bytes();
         match &entry.embedding {
             Some(vector) => {
                 let name = partition_name(vector.len(), entry.embedder.as_deref());
@@ -226,8 +222,7 @@ impl Memory {
     /// # Errors
     /// As [`Memory::put`].
     pub fn put_if_version(&self, identity: &Identity, text: &str, expected: u64) -> Result<PutOutcome> {
-        let entry = MemoryEntry::parse(text)?;
-        let card = validate_entry(&entry)?;
+        let CheckedEntry { entry, card } = CheckedEntry::parse(text)?;
         let key = entry_key(&identity.checked_name()?, &entry.id);
         let mut changing = self.lock_changes()?;
         let current = self.live_entry(&key)?.map(|entry| entry.version);
@@ -235,7 +230,7 @@ impl Memory {
             return Ok(PutOutcome { applied: false, current });
         }
         let mut batch = self.space.batch();
-        self.add_to_batch(&mut changing, &mut batch, &key, (&entry, text), card)?;
+        self.add_to_batch(&mut changing, &mut batch, &key, (&entry, text.to_owned()), card)?;
         self.commit(batch)?;
         drop(changing);
         self.tend_index(&key)?;
@@ -524,15 +519,43 @@ pub(super) fn to_json_bytes(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|e| Error::bug(e.to_string()))
 }
 
-/// Validates an entry's vector, and builds the card if the entry uses the built-in embedder.
-pub(super) fn validate_entry(entry: &MemoryEntry) -> Result<Option<Card>> {
-    if JsValue::has_too_many_values(entry.value()) {
-        return Err(Error::invalid(format!("a memory's value must hold at most {VALUES_MAX} values")));
+/// An entry whose value and vector are valid, and its card if it uses the built-in embedder.
+pub(super) struct CheckedEntry {
+    pub(super) entry: MemoryEntry,
+    pub(super) card: Option<Card>,
+}
+
+impl CheckedEntry {
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let entry = MemoryEntry::parse(text)?;
+        if JsValue::has_too_many_values(entry.value()) {
+            return Err(Error::invalid(format!("a memory's value must hold at most {VALUES_MAX} values")));
+        }
+        let value = match uses_cards(&entry) {
+            true => parse_value(entry.value())?,
+            false => JsValue::Null,
+        };
+        Self::new(entry, &value)
     }
-    if let Some(vector) = &entry.embedding {
-        squared_norm(vector)?;
+
+    /// Checks an entry whose value is parsed.
+    pub(super) fn new(entry: MemoryEntry, value: &JsValue) -> Result<Self> {
+        if let Some(vector) = &entry.embedding {
+            squared_norm(vector)?;
+        }
+        let card = uses_cards(&entry).then(|| Card::new(&entry, value));
+        Ok(Self { entry, card })
     }
-    (entry.embedder.as_deref() == Some(WordEmbedder::ID)).then(|| Card::from_entry(entry)).transpose()
+}
+
+fn uses_cards(entry: &MemoryEntry) -> bool {
+    entry.embedder.as_deref() == Some(WordEmbedder::ID)
+}
+
+/// Parses an entry's value.
+pub(super) fn parse_value(value: &str) -> Result<JsValue> {
+    JsValue::parse(value)
+        .map_err(|e| Error::invalid(format!("a memory's value is not JSON: {} at byte {}", e.what, e.at)))
 }
 
 /// The error if the question and the stored entries use different embedders.

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use super::embedder::Embedder;
 use super::entry::whole_ms;
-use super::js_value::JsValue;
+use super::js_value::{JsValue, text_of};
 use super::operations::{
-    embedder_mismatch, entry_key, identity_of_key, key_prefix, to_json_bytes, validate_entry,
+    CheckedEntry, embedder_mismatch, entry_key, identity_of_key, key_prefix, parse_value, to_json_bytes,
 };
 use super::postings::{IndexFinding, is_damage};
 use super::rank::{rank, resolve_source};
@@ -73,12 +73,11 @@ impl Memory {
         entries: &[&str],
         with: &dyn Embedder,
     ) -> Result<(Vec<MemoryEntry>, Option<annals::Ticket>)> {
-        let entries: Vec<MemoryEntry> =
+        let mut checked: Vec<CheckedEntry> =
             entries.iter().map(|entry| with_embedding(entry, with)).collect::<Result<_>>()?;
-        let texts: Vec<_> = entries.iter().map(|entry| (entry, entry.to_json())).collect();
-        let waiting = self.submit_entries(identity, &texts)?;
-        drop(texts);
-        Ok((entries, waiting))
+        let texts = checked.iter().map(|checked| checked.entry.to_json()).collect();
+        let waiting = self.submit_entries(identity, &mut checked, texts)?;
+        Ok((checked.into_iter().map(|checked| checked.entry).collect(), waiting))
     }
 
     /// Finds the entries that answer a question: [`Memory::search`] with the question's vector. The default
@@ -400,7 +399,7 @@ impl Memory {
         }
         let calls_tools = parsed.get("toolCalls").is_some_and(|calls| !calls.items().is_empty());
         // The embedder may be slow: its vector is made before the lock is taken.
-        let vector = embed_one(&embedding_text(snapshot)?, with)?;
+        let vector = embed_one(&embedding_text(&parsed), with)?;
         let mut changing = self.lock_changes()?;
         let turn = self.next_turn(&name)?.max(options.turn.unwrap_or(1).max(1));
         let mut derived_from = options.derived_from.clone();
@@ -418,11 +417,10 @@ impl Memory {
         set_embedding(&mut entry, vector.as_deref(), with)?;
         set_trailing_members(&mut entry, identity, turn, &derived_from);
         let text = entry.to_json();
-        let entry = MemoryEntry::parse(&text)?;
-        let card = validate_entry(&entry)?;
+        let CheckedEntry { entry, card } = CheckedEntry::parse(&text)?;
         let mut batch = self.space.batch();
         let key = entry_key(&name, &entry.id);
-        self.add_to_batch(&mut changing, &mut batch, &key, (&entry, &text), card)?;
+        self.add_to_batch(&mut changing, &mut batch, &key, (&entry, text), card)?;
         batch.delete(&self.recalled, &entry_key(&name, ""));
         self.commit(batch)?;
         drop(changing);
@@ -451,15 +449,17 @@ impl Memory {
 }
 
 /// Parses an entry and adds the vector of its texts if it has none.
-pub(super) fn with_embedding(entry: &str, with: &dyn Embedder) -> Result<MemoryEntry> {
-    let mut entry = MemoryEntry::parse(entry)?;
-    if entry.embedding.is_none() {
-        let vector = embed_one(&embedding_text(entry.value())?, with)?;
-        set_embedding(&mut entry, vector.as_deref(), with)?;
-        // The members are set and read alike, so only the limit on an entry's size is left to check.
-        entry.check_size()?;
+pub(super) fn with_embedding(text: &str, with: &dyn Embedder) -> Result<CheckedEntry> {
+    let mut entry = MemoryEntry::parse(text)?;
+    if entry.embedding.is_some() {
+        return CheckedEntry::parse(text);
     }
-    Ok(entry)
+    let value = parse_value(entry.value())?;
+    let vector = embed_one(&embedding_text(&value), with)?;
+    set_embedding(&mut entry, vector.as_deref(), with)?;
+    // The members are set and read alike, so only the limit on an entry's size is left to check.
+    entry.check_size()?;
+    CheckedEntry::new(entry, &value)
 }
 
 /// Sets the members that agentfootprint writes before the vector.
@@ -509,36 +509,40 @@ fn set_embedding(entry: &mut MemoryEntry, vector: Option<&[f32]>, with: &dyn Emb
 /// A vector as JSON; integers without a decimal point.
 fn vector_json(vector: &[f32]) -> Result<String> {
     let whole = |number: &f32| number.fract() == 0.0 && number.abs() < 1e6;
-    let mut out = String::with_capacity(2 + 4 * vector.len());
+    let mut out = Vec::with_capacity(2 + 4 * vector.len());
     for number in vector {
-        out.push(if out.is_empty() { '[' } else { ',' });
+        let begin = if out.is_empty() { b'[' } else { b',' };
         match whole(number) {
             true if (0.0..10.0).contains(number) && number.is_sign_positive() => {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a digit")]
-                out.push(char::from(b'0' + *number as u8));
+                out.extend([begin, b'0' + *number as u8]);
             }
-            #[expect(clippy::cast_possible_truncation, reason = "a whole number below a million")]
-            true => out.push_str(&(*number as i32).to_string()),
-            false => out.push_str(&serde_json::to_string(number).map_err(|e| Error::bug(e.to_string()))?),
+            is_whole => {
+                out.push(begin);
+                let text = match is_whole {
+                    #[expect(clippy::cast_possible_truncation, reason = "a whole number below a million")]
+                    true => (*number as i32).to_string(),
+                    false => serde_json::to_string(number).map_err(|e| Error::bug(e.to_string()))?,
+                };
+                out.extend_from_slice(text.as_bytes());
+            }
         }
     }
     if out.is_empty() {
-        out.push('[');
+        out.push(b'[');
     }
-    out.push(']');
-    Ok(out)
+    out.push(b']');
+    String::from_utf8(out).map_err(|e| Error::bug(e.to_string()))
 }
 
 /// The text to embed: a snapshot's query, or all texts of any other value in order.
-fn embedding_text(value: &str) -> Result<String> {
-    let value = JsValue::parse(value)
-        .map_err(|e| Error::invalid(format!("a memory's value is not JSON: {} at byte {}", e.what, e.at)))?;
+fn embedding_text(value: &JsValue) -> String {
     if let Some(JsValue::Text(query)) = value.get("query") {
-        return Ok(String::from_utf16_lossy(query));
+        return text_of(query);
     }
     let mut texts = Vec::new();
     value.for_each_text(&mut |text| texts.push(text.to_owned()));
-    Ok(texts.join("\n"))
+    texts.join("\n")
 }
 
 /// The vector of a text, if the text holds anything to search by.
@@ -564,7 +568,7 @@ mod tests {
             r#"{"id":"c","value":[1,"two"],"x\"y":1,"ttl":5}"#,
             r#"{"id":"d","value":1,"embedding":[0.1,-0.0,12,1e7],"embeddingModel":"own"}"#,
         ] {
-            let embedded = with_embedding(entry, &WordEmbedder).unwrap();
+            let embedded = with_embedding(entry, &WordEmbedder).unwrap().entry;
             assert_eq!(MemoryEntry::parse(&embedded.to_json()).unwrap(), embedded, "{entry}");
         }
         assert_eq!(vector_json(&[]).unwrap(), "[]");

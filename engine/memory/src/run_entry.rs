@@ -1,7 +1,7 @@
 //! Entries bound to a run: they are deleted when it is forgotten or replaced, and outlive its retention.
 
 use super::embedder::Embedder;
-use super::operations::{entry_key, validate_entry};
+use super::operations::{CheckedEntry, entry_key};
 use super::recall::with_embedding;
 use super::*;
 use annals::RunUid;
@@ -22,9 +22,10 @@ impl Memory {
         with: &dyn Embedder,
     ) -> Result<Vec<MemoryEntry>> {
         // Before any lock: an embedder may be slow.
-        let entries: Vec<MemoryEntry> =
+        let checked: Vec<CheckedEntry> =
             entries.iter().map(|entry| with_embedding(entry, with)).collect::<Result<_>>()?;
-        let cards: Vec<_> = entries.iter().map(validate_entry).collect::<Result<_>>()?;
+        let (entries, cards): (Vec<MemoryEntry>, Vec<_>) =
+            checked.into_iter().map(|checked| (checked.entry, checked.card)).unzip();
         let name = identity.checked_name()?;
         let keys: Vec<Vec<u8>> = entries.iter().map(|entry| entry_key(&name, &entry.id)).collect();
         let keyspaces = ["", WORD_CARDS, ACCESS_STATS, FEEDBACK].map(|end| format!("{}{end}", self.name));
@@ -45,7 +46,7 @@ impl Memory {
             changing.holds_drops = true;
             let mut batch = self.space.batch();
             for ((entry, card), key) in entries.iter().zip(cards).zip(&keys) {
-                self.add_to_batch(&mut changing, &mut batch, key, (entry, &entry.to_json()), card)?;
+                self.add_to_batch(&mut changing, &mut batch, key, (entry, entry.to_json()), card)?;
             }
             if entries.iter().any(|entry| !entry.derived_from.is_empty()) {
                 batch.delete(&self.recalled, &entry_key(&name, ""));

@@ -390,6 +390,7 @@ pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
 /// pairs included.
 pub fn unescape_utf16(inner: &str, units: &mut Vec<u16>) {
     pieces(inner, |piece| match piece {
+        Piece::Plain(plain) if plain.is_ascii() => units.extend(plain.bytes().map(u16::from)),
         Piece::Plain(plain) => units.extend(plain.encode_utf16()),
         Piece::Unit(unit) => units.push(unit),
     });

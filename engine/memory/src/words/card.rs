@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 
 use super::super::entry::MemoryEntry;
 use super::super::js_value::JsValue;
-use super::terms;
-use annals::Error;
+use super::{hashes, terms};
 use annals_store::codec::{ByteReader, CodecError};
 
 /// The version without a number, as annals 0.1 wrote it, and the one with a number.
@@ -56,16 +55,10 @@ pub(in super::super) fn tier_number(tier: Option<&str>) -> u8 {
 }
 
 impl Card {
-    /// Builds the card of an entry.
-    ///
-    /// # Errors
-    /// `Invalid` if the entry's value is not JSON.
-    pub(in super::super) fn from_entry(entry: &MemoryEntry) -> annals::Result<Self> {
-        let value = JsValue::parse(entry.value()).map_err(|e| {
-            Error::invalid(format!("a memory's value is no JSON: {} at byte {}", e.what, e.at))
-        })?;
+    /// Builds the card of an entry with this value.
+    pub(in super::super) fn new(entry: &MemoryEntry, value: &JsValue) -> Self {
         let mut terms = CardTerms::default();
-        match &value {
+        match value {
             JsValue::Object(members) if value.get("query").is_some() => {
                 let is_main = |name: &[u16]| {
                     MAIN_MEMBERS.iter().any(|main| main.encode_utf16().eq(name.iter().copied()))
@@ -81,7 +74,7 @@ impl Card {
         let main = terms.main.sorted();
         let mut rest = terms.rest.sorted();
         rest.retain(|word| main.binary_search(word).is_err());
-        Ok(Self {
+        Self {
             tier: tier_number(entry.tier.as_deref()),
             ttl_ms: entry.ttl_ms,
             main,
@@ -89,7 +82,7 @@ impl Card {
             grams: terms.grams.sorted(),
             identifiers: terms.identifiers.sorted(),
             number: None,
-        })
+        }
     }
 
     /// The card's bytes.
@@ -204,7 +197,7 @@ pub(in super::super) fn numbered(bytes: &[u8], number: &[u8; NUMBER_BYTES]) -> R
 struct CardTerms {
     main: TermSet<u32>,
     rest: TermSet<u32>,
-    grams: TermSet<u16>,
+    grams: GramSet,
     identifiers: TermSet<u64>,
 }
 
@@ -212,12 +205,12 @@ impl CardTerms {
     fn add(&mut self, text: &str, main: bool) {
         terms::for_each_word(text, &mut |word| {
             let words = if main { &mut self.main } else { &mut self.rest };
-            words.insert(terms::word_hash(word));
-            if !terms::is_common(word) {
-                terms::for_each_gram(word, &mut |gram| self.grams.insert(terms::gram_hash(gram)));
-            }
+            hashes::with_word_terms(word, &mut |terms| {
+                words.insert(terms.word);
+                self.grams.insert_all(terms.grams);
+            });
         });
-        terms::for_each_identifier(text, true, &mut |one| self.identifiers.insert(terms::term_hash(one)));
+        terms::for_each_identifier(text, true, &mut |one| self.identifiers.insert(hashes::term_hash(one)));
     }
 }
 
@@ -252,9 +245,51 @@ impl<T: Ord + Copy> TermSet<T> {
     }
 }
 
+/// A set of n-grams: a bit for each of the 65,536 hashes, which a [`TermSet`] would hold without a limit, too.
+#[derive(Debug, Default)]
+struct GramSet(Vec<u64>);
+
+impl GramSet {
+    fn insert_all(&mut self, grams: &[u16]) {
+        if self.0.is_empty() {
+            self.0.resize(SET_ENTRIES_MAX / 64, 0);
+        }
+        for gram in grams {
+            if let Some(bits) = self.0.get_mut(usize::from(gram / 64)) {
+                *bits |= 1 << (gram % 64);
+            }
+        }
+    }
+
+    fn sorted(&self) -> Vec<u16> {
+        let mut list = Vec::new();
+        for (first, bits) in (0..=u16::MAX).step_by(64).zip(&self.0) {
+            let mut bits = *bits;
+            while bits != 0 {
+                #[expect(clippy::cast_possible_truncation, reason = "below 64")]
+                list.push(first + bits.trailing_zeros() as u16);
+                bits &= bits - 1;
+            }
+        }
+        list
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gram_set_is_sorted_and_distinct() {
+        let grams: Vec<u16> =
+            (0..3000u32).map(|number| (number.wrapping_mul(0x9e37_79b9) >> 18) as u16 * 7).collect();
+        let mut set = GramSet::default();
+        grams.chunks(7).for_each(|some| set.insert_all(some));
+        set.insert_all(&[0, u16::MAX, 63, 64, 0]);
+        let wanted: BTreeSet<u16> = grams.into_iter().chain([0, u16::MAX, 63, 64]).collect();
+        assert_eq!(set.sorted(), wanted.into_iter().collect::<Vec<_>>());
+        assert!(GramSet::default().sorted().is_empty());
+    }
 
     /// A set keeps the first terms that fit, whatever repeats among them.
     #[test]
@@ -276,11 +311,12 @@ mod tests {
     #[test]
     fn card_round_trips_and_rejects_damage() {
         let entry = r#"{"id":"a","tier":"warm","ttl":-7,"value":{"query":"Loan #42?","toolCalls":[{"args":{"creditScore":580}}]}}"#;
-        let card = Card::from_entry(&MemoryEntry::parse(entry).unwrap()).unwrap();
+        let entry = MemoryEntry::parse(entry).unwrap();
+        let card = Card::new(&entry, &JsValue::parse(entry.value()).unwrap());
         let bytes = card.bytes();
         let read = CardView::parse(&bytes).unwrap();
         assert_eq!((read.tier, read.ttl_ms), (2, Some(-7)));
-        let hash = terms::word_hash;
+        let hash = hashes::word_hash;
         assert!(
             ["loan", "42"]
                 .iter()
@@ -291,9 +327,9 @@ mod tests {
         }
         assert_eq!((read.main.len(), read.rest.len()), (2, 5));
         assert!(
-            read.has_identifier(terms::term_hash("#42")) && !read.has_identifier(terms::term_hash("#43"))
+            read.has_identifier(hashes::term_hash("#42")) && !read.has_identifier(hashes::term_hash("#43"))
         );
-        assert!(read.has_gram(terms::gram_hash("^loa")) && !read.has_gram(terms::gram_hash("^abc")));
+        assert!(read.has_gram(hashes::gram_hash("^loa")) && !read.has_gram(hashes::gram_hash("^abc")));
         // Golden: docs/format.md.
         let head = [1, 2, 1, 0, 249, 255, 255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 5, 0, 0, 0];
         assert_eq!(bytes[..20], head);

@@ -11,6 +11,7 @@
 
 mod bulk;
 mod card;
+mod hashes;
 mod question;
 mod terms;
 mod vocabulary;
@@ -58,19 +59,19 @@ impl Embedder for WordEmbedder {
 /// Counts of words and n-grams, each added at its hash modulo the dimensions. All numbers are integers.
 fn vector(text: &str) -> Vec<f32> {
     let mut vector = vec![0.0f32; DIMENSIONS];
-    let mut count = |hash: u64, by: f32| {
-        #[expect(clippy::cast_possible_truncation, reason = "a remainder of DIMENSIONS")]
-        let place = (hash % DIMENSIONS as u64) as usize;
-        if let Some(number) = vector.get_mut(place) {
+    // The low bits of a hash give its place, so that a part of the hash is enough.
+    let mut count = |hash: usize, by: f32| {
+        if let Some(number) = vector.get_mut(hash % DIMENSIONS) {
             *number += by;
         }
     };
     terms::for_each_word(text, &mut |word| {
-        if terms::is_common(word) {
-            return;
-        }
-        count(terms::term_hash(terms::stem(word)), WORD_WEIGHT);
-        terms::for_each_gram(word, &mut |gram| count(terms::term_hash(gram), 1.0));
+        hashes::with_word_terms(word, &mut |terms| {
+            if !terms.is_common {
+                count(terms.word as usize, WORD_WEIGHT);
+                terms.grams.iter().for_each(|gram| count(usize::from(*gram), 1.0));
+            }
+        });
     });
     vector
 }

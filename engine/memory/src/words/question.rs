@@ -15,7 +15,7 @@
 use std::collections::HashSet;
 
 use super::card::CardView;
-use super::{terms, vocabulary};
+use super::{hashes, terms, vocabulary};
 
 /// Maximum number of words of a question; later words are ignored.
 const TERMS_MAX: usize = 256;
@@ -76,17 +76,17 @@ impl QuestionTerms {
         let mut named: HashSet<u32> = HashSet::new();
         terms::for_each_identifier(question, true, &mut |one| {
             terms::for_each_word(one, &mut |word| {
-                named.insert(terms::word_hash(word));
+                named.insert(hashes::word_hash(word));
             });
         });
         let names = names(question);
         terms::for_each_word(question, &mut |word| {
-            let hash = terms::word_hash(word);
+            let hash = hashes::word_hash(word);
             if asked.terms.len() < TERMS_MAX && !asked.terms.iter().any(|term| term.word == hash) {
                 let is_common = terms::is_common(word);
                 let mut grams = Vec::new();
                 if !is_common {
-                    terms::for_each_gram(word, &mut |gram| grams.push(terms::gram_hash(gram)));
+                    terms::for_each_gram(word, &mut |gram| grams.push(hashes::gram_hash(gram)));
                 }
                 let role = match () {
                     () if is_common || named.contains(&hash) || vocabulary::is_empty(word) => TermRole::Empty,
@@ -94,12 +94,12 @@ impl QuestionTerms {
                     () if vocabulary::is_frequent(word) => TermRole::Frequent,
                     () => TermRole::Content,
                 };
-                let kind = vocabulary::same_kind(word).map(terms::word_hash).collect();
+                let kind = vocabulary::same_kind(word).map(hashes::word_hash).collect();
                 asked.terms.push(QuestionTerm { word: hash, is_common, role, kind, grams });
             }
         });
         terms::for_each_identifier(question, false, &mut |one| {
-            let hash = terms::term_hash(one);
+            let hash = hashes::term_hash(one);
             if asked.identifiers.len() < IDENTIFIERS_MAX && !asked.identifiers.contains(&hash) {
                 asked.identifiers.push(hash);
             }
@@ -220,7 +220,7 @@ fn names(question: &str) -> HashSet<u32> {
         if !begins && word.chars().next().is_some_and(char::is_uppercase) {
             terms::for_each_word(word, &mut |word| {
                 if word.chars().count() > 1 {
-                    names.insert(terms::word_hash(word));
+                    names.insert(hashes::word_hash(word));
                 }
             });
         }

@@ -1,7 +1,5 @@
 //! Splits a text into words with their stems, n-grams of letters, and identifiers.
 
-use std::cell::RefCell;
-
 /// Letters of an n-gram; the ends of a word count as letters.
 const GRAM_LETTERS: usize = 4;
 /// Maximum length of a word in letters; the rest of a longer word is ignored.
@@ -39,69 +37,19 @@ pub(super) fn is_common(word: &str) -> bool {
     COMMON.binary_search(&word).is_ok()
 }
 
-/// Maximum length of a term whose hash is cached, in bytes.
-const CACHED_BYTES_MAX: usize = 15;
-/// Number of cached hashes of a thread.
-const CACHED_TERMS: usize = 2048;
-
-/// The hashes of short terms: texts repeat their words and n-grams. A term's place follows from its bytes, and the
-/// last term there stays.
-struct TermHashes(Vec<(u128, u64)>);
-
-thread_local! {
-    static HASHES: RefCell<TermHashes> = const { RefCell::new(TermHashes(Vec::new())) };
-}
-
-impl TermHashes {
-    fn hash(&mut self, term: &str) -> u64 {
-        let mut key = [0; CACHED_BYTES_MAX + 1];
-        let Some(bytes) = key.get_mut(..term.len()).filter(|_| term.len() <= CACHED_BYTES_MAX) else {
-            return uncached_hash(term);
-        };
-        bytes.copy_from_slice(term.as_bytes());
-        // The length tells terms apart that end in zeros, and no key is 0, as the empty places are.
-        key[CACHED_BYTES_MAX] = u8::try_from(term.len()).unwrap_or(0) + 1;
-        let key = u128::from_le_bytes(key);
-        if self.0.is_empty() {
-            self.0.resize(CACHED_TERMS, (0, 0));
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "both halves, and the upper bits of a product")]
-        let place = ((key as u64 ^ (key >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize;
-        let Some((known, hash)) = self.0.get_mut(place % CACHED_TERMS) else { return uncached_hash(term) };
-        if *known != key {
-            (*known, *hash) = (key, uncached_hash(term));
-        }
-        *hash
-    }
-}
-
-fn uncached_hash(term: &str) -> u64 {
-    blake3::hash(term.as_bytes()).as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
-}
-
-/// A term's hash: the first eight bytes of its BLAKE3.
-pub(super) fn term_hash(term: &str) -> u64 {
-    HASHES.with_borrow_mut(|hashes| hashes.hash(term))
-}
-
-/// The hash of a word as cards keep it: 32 bits of its stem's hash.
-pub(super) fn word_hash(word: &str) -> u32 {
-    #[expect(clippy::cast_possible_truncation, reason = "the low half")]
-    let low = term_hash(stem(word)) as u32;
-    low
-}
-
-/// The hash of an n-gram as cards keep it: 16 bits of its hash.
-pub(super) fn gram_hash(gram: &str) -> u16 {
-    #[expect(clippy::cast_possible_truncation, reason = "the low quarter")]
-    let low = term_hash(gram) as u16;
-    low
-}
-
 /// Gives each word of a text in lower case; a word written `likeThis` is followed by its parts.
 pub(super) fn for_each_word(text: &str, each: &mut dyn FnMut(&str)) {
     let mut word = String::new();
-    for found in text.split(|letter: char| !letter.is_alphanumeric()).filter(|found| !found.is_empty()) {
+    let mut rest = text;
+    while let Some(first) = rest.bytes().next() {
+        let length = letters_bytes(rest);
+        if length == 0 {
+            let skipped = if first.is_ascii() { 1 } else { rest.chars().next().map_or(1, char::len_utf8) };
+            rest = rest.get(skipped..).unwrap_or_default();
+            continue;
+        }
+        let (found, after) = rest.split_at(length);
+        rest = after;
         word.clear();
         if found.is_ascii() {
             word.push_str(found.get(..found.len().min(WORD_LETTERS_MAX)).unwrap_or_default());
@@ -115,6 +63,17 @@ pub(super) fn for_each_word(text: &str, each: &mut dyn FnMut(&str)) {
                 each(&part.to_lowercase());
             }
         }
+    }
+}
+
+/// Length in bytes of the letters and digits that a text begins with.
+fn letters_bytes(text: &str) -> usize {
+    let length = text.bytes().take_while(u8::is_ascii_alphanumeric).count();
+    match text.as_bytes().get(length) {
+        Some(next) if !next.is_ascii() => {
+            text.find(|letter: char| !letter.is_alphanumeric()).unwrap_or(text.len())
+        }
+        _ => length,
     }
 }
 
@@ -195,6 +154,9 @@ pub(super) fn for_each_gram(word: &str, each: &mut dyn FnMut(&str)) {
 /// decimal, a date, a time. With `parts`, identifiers within an identifier are given, too (`HAT136` in
 /// `HAT136-HAT039`).
 pub(super) fn for_each_identifier(text: &str, parts: bool, each: &mut dyn FnMut(&str)) {
+    if !text.bytes().any(|byte| byte.is_ascii_digit() || byte == b'@') {
+        return;
+    }
     let mut rest = text;
     let mut before = ' ';
     while let Some(letter) = rest.chars().next() {
@@ -206,7 +168,9 @@ pub(super) fn for_each_identifier(text: &str, parts: bool, each: &mut dyn FnMut(
             _ => letter.len_utf8(),
         };
         let (found, after) = rest.split_at(length);
-        if found.len() <= IDENTIFIER_BYTES_MAX && letter != '\\' {
+        // Nothing without a digit or an @ is an identifier, and most words have neither.
+        let may_be = found.bytes().any(|byte| byte.is_ascii_digit() || byte == b'@');
+        if may_be && found.len() <= IDENTIFIER_BYTES_MAX && letter != '\\' {
             let small = found.to_lowercase();
             if is_identifier(&small) && !is_amount(&small, before) {
                 each(&small);
@@ -233,6 +197,23 @@ fn is_joint(letter: char) -> bool {
 
 /// Length of a token in bytes, from character `at`: letters and digits, and joints between two of them.
 fn token_bytes(text: &str, at: usize) -> usize {
+    let bytes = text.as_bytes();
+    let mut end = at;
+    while let Some(byte) = bytes.get(end) {
+        let next = bytes.get(end + 1);
+        if !byte.is_ascii() || next.is_some_and(|next| !next.is_ascii()) {
+            return token_bytes_by_letters(text, at);
+        }
+        let joins = is_joint(char::from(*byte)) && next.is_some_and(u8::is_ascii_alphanumeric);
+        if !byte.is_ascii_alphanumeric() && !joins {
+            break;
+        }
+        end += 1;
+    }
+    end
+}
+
+fn token_bytes_by_letters(text: &str, at: usize) -> usize {
     let mut letters = text.char_indices().skip(at).peekable();
     let mut end = at;
     while let Some((place, letter)) = letters.next() {
@@ -384,18 +365,27 @@ mod tests {
         assert_eq!(found, ["^\u{e9}t\u{e9}", "\u{e9}t\u{e9}s", "t\u{e9}s$"]);
     }
 
-    /// The cache of hashes is direct: a term evicts another one, and must never be answered with its hash.
+    /// Letters that are ASCII are read a byte at a time; a token ends where it ends letter by letter.
     #[test]
-    fn cached_hashes_equal_blake3() {
-        let mut terms: Vec<String> =
-            (0..20_000).map(|number| format!("^{}", number * 7919 % 30_000)).collect();
-        terms.extend(
-            ["", "\0", "\0\0", "a", "a\0", "fifteen letters", "sixteen letters!", "\u{e9}t\u{e9}"]
-                .map(String::from),
-        );
-        for term in terms.iter().chain(terms.iter().rev()) {
-            let hash = blake3::hash(term.as_bytes());
-            assert_eq!(term_hash(term).to_le_bytes(), hash.as_bytes()[..8], "{term:?}");
+    fn ascii_tokens_end_where_letters_end() {
+        let letters = ['a', '7', '-', '@', '.', '#', ' ', '\u{e9}', '\u{4e2d}', '\u{2013}'];
+        let mut mixed = 1u64;
+        for _ in 0..20_000 {
+            let text: String = (0..8)
+                .map(|_| {
+                    mixed =
+                        mixed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    letters[(mixed >> 33) as usize % letters.len()]
+                })
+                .collect();
+            assert_eq!(token_bytes(&text, 0), token_bytes_by_letters(&text, 0), "{text:?}");
+            let named = format!("#{text}");
+            assert_eq!(token_bytes(&named, 1), token_bytes_by_letters(&named, 1), "{named:?}");
+            let mut words = Vec::new();
+            for_each_word(&text, &mut |word| words.push(word.to_owned()));
+            let split =
+                text.split(|letter: char| !letter.is_alphanumeric()).filter(|found| !found.is_empty());
+            assert_eq!(words, split.map(str::to_lowercase).collect::<Vec<_>>(), "{text:?}");
         }
     }
 }
