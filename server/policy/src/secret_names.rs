@@ -107,9 +107,22 @@ pub(crate) enum SecretName {
 pub(crate) fn secret_name(name: &[u8]) -> Option<SecretName> {
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let name = name.get(..name.len() - digits)?;
-    // Most names end like no secret one.
+    // Most names end like no secret one: the last two letters decide.
     let last = name.last()?.to_ascii_lowercase();
     if !matches!(last, b'd' | b'e' | b't' | b'y' | b'n' | b'l' | b'c' | b's') {
+        return None;
+    }
+    let second = name.iter().rev().skip(1).find(|byte| !matches!(byte, b'_' | b'-'))?.to_ascii_lowercase();
+    let may_be = matches!(
+        (second, last),
+        (b'r' | b'w', b'd')
+            | (b's' | b'd', b'e')
+            | (b'e', b't' | b'y' | b'n')
+            | (b'a', b'l')
+            | (b'i', b'c')
+            | (b's', b's')
+    );
+    if !may_be {
         return None;
     }
     let is_pass = match name.split_last_chunk::<4>() {
@@ -148,7 +161,25 @@ fn squeezed_contains(name: &[u8], word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_secret_key;
+    use super::{HARMLESS_ENDS, PASSWORDS, SecretName, is_secret_key, secret_name};
+
+    /// The last two letters sort names out before the words are compared: every word must pass them, also with
+    /// separators and digits.
+    #[test]
+    fn every_secret_word_is_found_at_the_end_of_a_name() {
+        for word in PASSWORDS.into_iter().chain(["pass"]) {
+            let (head, end) = word.split_at(word.len() - 1);
+            let names =
+                [format!("db_{word}"), format!("DB-{}9", word.to_uppercase()), format!("db_{head}_{end}")];
+            for name in names.iter().take(if word == "pass" { 2 } else { 3 }) {
+                assert_eq!(secret_name(name.as_bytes()), Some(SecretName::Password), "{name}");
+            }
+        }
+        assert_eq!(secret_name(b"id_tok-e-n"), Some(SecretName::Token));
+        for name in HARMLESS_ENDS.into_iter().chain(["", "d", "_d", "fe80", "title", "compass"]) {
+            assert_eq!(secret_name(name.as_bytes()), None, "{name}");
+        }
+    }
 
     #[test]
     fn secret_query_keys_are_recognised() {

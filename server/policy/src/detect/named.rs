@@ -145,9 +145,11 @@ fn secret(text: &[u8], at: usize, bare_end: &mut usize) -> Option<Range<usize>> 
 /// The name before a separator, and its position.
 fn name_before(text: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let head = text.get(at.saturating_sub(NAME_BYTES_MAX + 4)..at)?;
-    let gap = head.iter().rev().take(4).take_while(|byte| b"\"'` \\".contains(byte)).count();
+    let is_gap = |byte: &&u8| matches!(byte, b'"' | b'\'' | b'`' | b' ' | b'\\');
+    let gap = head.iter().rev().take(4).take_while(is_gap).count();
     let head = head.get(..head.len() - gap)?;
-    let len = head.iter().rev().take_while(|byte| is_alnum(**byte) || b"_-.".contains(byte)).count();
+    let is_name = |byte: &&u8| is_alnum(**byte) || matches!(byte, b'_' | b'-' | b'.');
+    let len = head.iter().rev().take_while(is_name).count();
     let name = head.get(head.len() - len..)?;
     (len > 0 && len <= NAME_BYTES_MAX).then_some((name, at - gap - len))
 }
@@ -184,7 +186,10 @@ fn value_after(
         return is_closed.then_some((range, ValuePlace::Quoted));
     }
     if *bare_end <= from {
-        let ends = |byte: &u8| byte.is_ascii_whitespace() || b",;&\"'`<>|".contains(byte);
+        let ends = |byte: &u8| {
+            byte.is_ascii_whitespace()
+                || matches!(byte, b',' | b';' | b'&' | b'"' | b'\'' | b'`' | b'<' | b'>' | b'|')
+        };
         let len = rest.iter().position(ends).unwrap_or(rest.len());
         *bare_end = from + len;
     }

@@ -298,6 +298,31 @@ pub(super) fn names_phone(text: &[u8], at: usize, letterless: &mut LetterlessStr
     let Some(mut end) = letterless.letter_end(text, at, floor) else { return false };
     loop {
         let head = text.get(floor..end).unwrap_or_default();
+        // Most words end like none of these: the last two letters decide.
+        let may_be = match head {
+            [.., second, last] => matches!(
+                &[second.to_ascii_lowercase(), last.to_ascii_lowercase()],
+                b"ne"
+                    | b"el"
+                    | b"le"
+                    | b"il"
+                    | b"ax"
+                    | b"ll"
+                    | b"pp"
+                    | b"ms"
+                    | b"on"
+                    | b"dy"
+                    | b"er"
+                    | b"no"
+                    | b"nr"
+                    | b"is"
+                    | b"um"
+            ),
+            _ => false,
+        };
+        if !may_be {
+            return false;
+        }
         let len = head.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
         let word = head.get(head.len() - len..).unwrap_or_default();
         if !BETWEEN.iter().any(|known| word.eq_ignore_ascii_case(known)) {

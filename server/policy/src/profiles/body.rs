@@ -1,11 +1,12 @@
 //! Redacts a whole body according to its kind.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use annals_text::hex::encode;
 
 use super::json::{NestingTooDeep, is_json, scan};
-use super::profile::{ProfileRules, REDACTED_BODY_BYTES_MAX, RedactedBody, RedactionKind};
+use super::profile::{ProfileRules, REDACTED_BODY_BYTES_MAX, RedactedBody};
 use super::search::{PlaceholderTag, RedactionSearch, RedactionSpan};
 use super::stream::{self, EventTextRows};
 use crate::detect::NameHint;
@@ -45,7 +46,7 @@ pub(super) fn redact<'a>(
     if places.is_empty() {
         return RedactedBody { bytes: Cow::Borrowed(stored), replaced: 0 };
     }
-    replace_spans(rules, &decoded.bytes, places)
+    replace_spans(&search, &decoded.bytes, places)
 }
 
 fn find(
@@ -98,47 +99,50 @@ fn is_streamed_array(text: &[u8]) -> bool {
     text.trim_ascii_start().starts_with(b"[") && memchr::memmem::find(head, b"\"candidates\"").is_some()
 }
 
+/// Overlapping spans, which get one placeholder: that of their first kind.
+struct MergedSpan {
+    range: Range<usize>,
+    /// The span that gives the placeholder.
+    of: RedactionSpan,
+}
+
 /// Replaces the spans.
-fn replace_spans<'a>(rules: &ProfileRules, body: &[u8], mut places: Vec<RedactionSpan>) -> RedactedBody<'a> {
+fn replace_spans<'a>(
+    search: &RedactionSearch<'_>,
+    body: &[u8],
+    mut places: Vec<RedactionSpan>,
+) -> RedactedBody<'a> {
     places.sort_by_key(|place| (place.range.start, place.kind));
-    places.dedup_by(|next, place| {
-        let overlaps = next.range.start < place.range.end;
-        if overlaps {
-            place.range.end = place.range.end.max(next.range.end);
-            place.first |= next.first;
-            place.quoted |= next.quoted;
-            if next.kind < place.kind {
-                (place.kind, place.tag) = (next.kind, next.tag);
-            }
+    let mut merged: Vec<MergedSpan> = Vec::with_capacity(places.len());
+    for next in places {
+        let Some(last) = merged.last_mut().filter(|last| next.range.start < last.range.end) else {
+            merged.push(MergedSpan { range: next.range.clone(), of: next });
+            continue;
+        };
+        last.range.end = last.range.end.max(next.range.end);
+        let (first, quoted) = (last.of.first | next.first, last.of.quoted | next.quoted);
+        if next.kind < last.of.kind {
+            last.of = next;
         }
-        overlaps
-    });
-    let mut bytes = Vec::with_capacity(body.len() + places.len() * 8);
+        (last.of.first, last.of.quoted) = (first, quoted);
+    }
+    let mut bytes = Vec::with_capacity(body.len() + merged.len() * 8);
     let (mut from, mut replaced) = (0, 0);
-    for place in &places {
-        bytes.extend_from_slice(body.get(from..place.range.start).unwrap_or_default());
-        if place.first {
-            let quote = if place.quoted { "\"" } else { "" };
+    for MergedSpan { range, of } in merged {
+        bytes.extend_from_slice(body.get(from..range.start).unwrap_or_default());
+        if of.first {
+            let value = || body.get(of.range.clone()).unwrap_or_default();
+            let tag = of.tag.unwrap_or_else(|| search.tag_of(of.kind, value()));
+            let quote = if of.quoted { "\"" } else { "" };
             bytes.extend_from_slice(quote.as_bytes());
-            write_placeholder(name(rules, place.kind), place.tag, &mut bytes);
+            write_placeholder(search.rules.kind_name(of.kind), tag, &mut bytes);
             bytes.extend_from_slice(quote.as_bytes());
             replaced += 1;
         }
-        from = place.range.end;
+        from = range.end;
     }
     bytes.extend_from_slice(body.get(from..).unwrap_or_default());
     RedactedBody { bytes: Cow::Owned(bytes), replaced }
-}
-
-fn name(rules: &ProfileRules, kind: RedactionKind) -> &str {
-    match kind {
-        RedactionKind::Path => "path",
-        RedactionKind::Deep => "deep",
-        RedactionKind::Pattern(number) => {
-            rules.patterns.get(usize::from(number)).map_or("pattern", |of| of.name.as_str())
-        }
-        RedactionKind::Detector(detector) => detector.name(),
-    }
 }
 
 /// `[email:3f2a9c01d2e4]`: needs no escaping in JSON of any depth, or in text.

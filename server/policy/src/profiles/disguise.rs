@@ -58,6 +58,9 @@ pub(super) fn decode_disguised(written: &[u8], read: &mut Vec<u8>, escapes: &mut
             search = at + 1;
             continue;
         };
+        if escapes.is_empty() {
+            read.reserve(written.len());
+        }
         read.extend_from_slice(written.get(from..at).unwrap_or_default());
         let read_len = usize::from(byte.is_some());
         escapes.push(EscapeSpan { read_at: read.len(), read_len, written_at: at, written_len: len });

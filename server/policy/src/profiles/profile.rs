@@ -44,6 +44,20 @@ pub(super) struct ProfileRules {
     pub(super) key: Option<[u8; 32]>,
 }
 
+impl ProfileRules {
+    /// The name of a kind in placeholders.
+    pub(super) fn kind_name(&self, kind: RedactionKind) -> &str {
+        match kind {
+            RedactionKind::Path => "path",
+            RedactionKind::Deep => "deep",
+            RedactionKind::Pattern(number) => {
+                self.patterns.get(usize::from(number)).map_or("pattern", |of| of.name.as_str())
+            }
+            RedactionKind::Detector(detector) => detector.name(),
+        }
+    }
+}
+
 /// What a reader sees of the stored data.
 ///
 /// ```

@@ -26,7 +26,9 @@ pub(super) type PlaceholderTag = [u8; TAG_BYTES];
 pub(super) struct RedactionSpan {
     pub(super) range: Range<usize>,
     pub(super) kind: RedactionKind,
-    pub(super) tag: PlaceholderTag,
+    /// `None`: the range holds the value itself. Most values are found more than once, as written and decoded, so
+    /// only the one that is replaced is hashed.
+    pub(super) tag: Option<PlaceholderTag>,
     /// Whether it is a JSON value other than a text, whose placeholder needs quotes.
     pub(super) quoted: bool,
     /// Whether the placeholder replaces it; false for later pieces of a value that came in pieces.
@@ -65,6 +67,25 @@ impl<'p> RedactionSearch<'p> {
         hash.as_bytes().first_chunk().copied().unwrap_or_default()
     }
 
+    /// The tag of a value of a kind.
+    pub(super) fn tag_of(&self, kind: RedactionKind, value: &[u8]) -> PlaceholderTag {
+        let name = self.rules.kind_name(kind);
+        match kind {
+            RedactionKind::Detector(detector) => self.tag(name, &normalise(detector, value)),
+            _ => self.tag(name, value),
+        }
+    }
+
+    /// Moves a span to the range that it has in another text. `text` is the one in which it has its present range.
+    fn move_span(&self, place: &mut RedactionSpan, text: &[u8], range: Range<usize>) {
+        // A range with an escape or a disguise is longer than what it stands for.
+        if place.tag.is_none() && range.len() != place.range.len() {
+            let value = text.get(place.range.clone()).unwrap_or_default();
+            place.tag = Some(self.tag_of(place.kind, value));
+        }
+        place.range = range;
+    }
+
     /// Searches a text, which may itself be JSON.
     pub(super) fn text(
         &mut self,
@@ -85,7 +106,7 @@ impl<'p> RedactionSearch<'p> {
                 places.push(RedactionSpan {
                     range: 0..text.len(),
                     kind: RedactionKind::Deep,
-                    tag,
+                    tag: Some(tag),
                     quoted: false,
                     first: true,
                 });
@@ -112,7 +133,7 @@ impl<'p> RedactionSearch<'p> {
                 self.flat(raw, near, places);
                 places.truncate(from + 1);
                 if let Some(place) = places.get_mut(from) {
-                    place.range = range;
+                    self.move_span(place, raw, range);
                     place.quoted = true;
                 }
             }
@@ -121,7 +142,7 @@ impl<'p> RedactionSearch<'p> {
                 places.push(RedactionSpan {
                     range,
                     kind: RedactionKind::Path,
-                    tag,
+                    tag: Some(tag),
                     quoted: true,
                     first: true,
                 });
@@ -133,7 +154,7 @@ impl<'p> RedactionSearch<'p> {
                 places.push(RedactionSpan {
                     range,
                     kind: RedactionKind::Path,
-                    tag,
+                    tag: Some(tag),
                     quoted: false,
                     first: true,
                 });
@@ -144,7 +165,7 @@ impl<'p> RedactionSearch<'p> {
                 self.text(&read, near, layer + 1, places);
                 for place in places.iter_mut().skip(from) {
                     let stands = written(place.range.clone(), &escapes);
-                    place.range = stands.start + range.start..stands.end + range.start;
+                    self.move_span(place, &read, stands.start + range.start..stands.end + range.start);
                 }
             }
             LenientTokenKind::Name | LenientTokenKind::Text => {
@@ -164,7 +185,7 @@ impl<'p> RedactionSearch<'p> {
             let from = places.len();
             self.search_once(&read, near, places);
             for place in places.iter_mut().skip(from) {
-                place.range = written(place.range.clone(), &escapes);
+                self.move_span(place, &read, written(place.range.clone(), &escapes));
             }
         }
     }
@@ -172,17 +193,13 @@ impl<'p> RedactionSearch<'p> {
     fn search_once(&mut self, text: &[u8], near: NameHint, places: &mut Vec<RedactionSpan>) {
         let mut hits = std::mem::take(&mut self.hits);
         detect::find(text, self.rules.detectors, near, &mut hits);
-        for DetectorHit { range, detector } in hits.drain(..) {
-            let value = text.get(range.clone()).unwrap_or_default();
-            let tag = self.tag(detector.name(), &normalise(detector, value));
-            places.push(RedactionSpan {
-                range,
-                kind: RedactionKind::Detector(detector),
-                tag,
-                quoted: false,
-                first: true,
-            });
-        }
+        places.extend(hits.drain(..).map(|DetectorHit { range, detector }| RedactionSpan {
+            range,
+            kind: RedactionKind::Detector(detector),
+            tag: None,
+            quoted: false,
+            first: true,
+        }));
         self.hits = hits;
         if self.rules.patterns.is_empty() {
             return;
@@ -191,10 +208,9 @@ impl<'p> RedactionSearch<'p> {
         for chunk in text.utf8_chunks() {
             for (number, pattern) in self.rules.patterns.iter().enumerate() {
                 for found in pattern.regex.find_iter(chunk.valid()).filter(|found| !found.is_empty()) {
-                    let tag = self.tag(&pattern.name, found.as_str().as_bytes());
                     let kind = RedactionKind::Pattern(u16::try_from(number).unwrap_or(u16::MAX));
                     let range = at + found.start()..at + found.end();
-                    places.push(RedactionSpan { range, kind, tag, quoted: false, first: true });
+                    places.push(RedactionSpan { range, kind, tag: None, quoted: false, first: true });
                 }
             }
             at += chunk.valid().len() + chunk.invalid().len();

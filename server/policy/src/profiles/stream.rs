@@ -195,12 +195,12 @@ impl EventTextRow {
                     is_strong && self.end(first) < place.range.end && !overlaps
                 };
                 if is_joined || is_new(&place) {
-                    self.cut(&place, places);
+                    self.cut(search, &place, places);
                 }
             }
         }
         for place in &alone {
-            self.cut(place, places);
+            self.cut(search, place, places);
         }
     }
 
@@ -215,7 +215,9 @@ impl EventTextRow {
     }
 
     /// Removes a range of the row from each event that holds a part of it.
-    fn cut(&self, place: &RedactionSpan, places: &mut Vec<RedactionSpan>) {
+    fn cut(&self, search: &RedactionSearch<'_>, place: &RedactionSpan, places: &mut Vec<RedactionSpan>) {
+        let value = || self.text.get(place.range.clone()).unwrap_or_default();
+        let tag = Some(place.tag.unwrap_or_else(|| search.tag_of(place.kind, value())));
         let mut first = true;
         for number in self.piece_at(place.range.start)..self.pieces.len() {
             let Some(piece) = self.pieces.get(number).filter(|piece| piece.at < place.range.end) else {
@@ -227,7 +229,7 @@ impl EventTextRow {
             }
             let stands = written(start - piece.at..end - piece.at, &piece.escapes);
             let range = stands.start + piece.body.start..stands.end + piece.body.start;
-            places.push(RedactionSpan { range, first: place.first && first, ..place.clone() });
+            places.push(RedactionSpan { range, tag, first: place.first && first, ..place.clone() });
             first = false;
         }
     }
