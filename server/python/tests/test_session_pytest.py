@@ -9,6 +9,8 @@ import textwrap
 import pytest
 from session_upstream import Upstream
 
+import annals
+
 pytest.importorskip("httpx")
 
 
@@ -46,7 +48,7 @@ def project(tmp_path, up):
 
 def run(project, up, *options):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "annals.pytest_plugin", "-p", "no:cacheprovider", *options]
-    env = {**os.environ, "UPSTREAM": up.url, "PYTHONPATH": str(pathlib.Path(__file__).parents[1] / "python")}
+    env = {**os.environ, "UPSTREAM": up.url, "PYTHONPATH": str(pathlib.Path(annals.__file__).parents[1])}
     return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True)
 
 
