@@ -22,7 +22,7 @@ use crate::trace::recorder::{Run, RunState, encode_run};
 use crate::trace::stream::Ending;
 use annals_store::kv::embeddings;
 use annals_store::kv::write::{BatchWriter, PackedBody};
-use annals_store::kv::{BodyInput, Content};
+use annals_store::kv::{BodyInput, Content, KvBatch};
 
 /// Maximum number of a fork's shared frames that are searched for a body of the same component.
 const FORK_LOOK_BACK: u32 = 16;
@@ -410,6 +410,15 @@ impl<'a> RunBatch<'a> {
         Arc::make_mut(&mut self.staged.snapshots).insert(seq);
         self.embedded |= !embeddings.is_empty();
         Ok(seq)
+    }
+
+    /// Adds changes of keys of the run's namespace: they happen together with the frames, or not at all.
+    ///
+    /// # Errors
+    /// As [`KvBatch::commit`]; `Invalid` for another namespace's keys.
+    pub fn keys(&mut self, keys: KvBatch) -> Result<()> {
+        self.embedded |= keys.has_embeddings();
+        keys.add_to(&mut self.writer)
     }
 
     /// Ends the run.

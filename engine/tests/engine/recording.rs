@@ -226,3 +226,38 @@ fn dropped_batch_of_lent_bodies_leaves_the_lane_usable() {
     assert_eq!(inputs, [0, 2, 0].map(|n| bodies[n].as_bytes()));
     assert_eq!(store.verify().unwrap().damaged, []);
 }
+
+#[test]
+fn keys_in_a_run_batch_happen_with_its_frames() {
+    let sim = SimIo::new(20_261_126);
+    let store = Store::open_with("s", crate::support::sim_options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keyspace = space.keyspace("k", History::Latest).unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    let submit = |space: &annals::Namespace, keyspace: &annals::Keyspace, value: &str| {
+        let mut batch = run.batch()?;
+        let mut keys = space.batch();
+        keys.put(keyspace, b"a", value.as_bytes().to_vec());
+        batch.keys(keys)?;
+        batch.frame(Frame::new(Component::Tool, value, ""))?;
+        Ok::<_, annals::Error>(batch)
+    };
+    let before = store.stats().unwrap().batches;
+    submit(&space, &keyspace, "one").unwrap().commit().unwrap();
+    assert_eq!(store.stats().unwrap().batches, before + 1);
+    // A dropped batch leaves neither.
+    drop(submit(&space, &keyspace, "two").unwrap());
+    // Keys of another namespace are refused, and nothing of the batch happens.
+    let other = store.namespace("other").unwrap();
+    let foreign = other.keyspace("k", History::Latest).unwrap();
+    assert_eq!(submit(&other, &foreign, "three").err().map(|error| error.kind()), Some(ErrorKind::Invalid));
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+
+    let store = Store::open_with("s", crate::support::sim_options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keyspace = space.find_keyspace("k").unwrap().unwrap();
+    assert_eq!(keyspace.get(b"a").unwrap(), Some(b"one".to_vec()));
+    let frames: Vec<_> = space.run("r").unwrap().frames().map(|frame| frame.unwrap().input).collect();
+    assert_eq!(frames, [b"one".to_vec()]);
+}

@@ -1,8 +1,10 @@
 //! The extension module `annals._annals`: what the Python package does in Rust.
 //!
-//! `store` is the store, its namespaces, keyspaces and runs; `session` records and replays this process. The modules of
+//! `store` is the store, its namespaces, keyspaces and runs; `session` records and replays this process; `chunks` has
+//! the hashes of the LangGraph saver's values. The modules of
 //! the package say what users call.
 
+mod chunks;
 mod session;
 mod store;
 
@@ -11,6 +13,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _annals(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    chunks::register(module)?;
     store::register(module)?;
     session::register(module)
 }

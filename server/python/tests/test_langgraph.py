@@ -22,10 +22,12 @@ try:
     from langgraph.checkpoint.base import empty_checkpoint
     from langgraph.checkpoint.base.id import uuid6
     from langgraph.graph import END, START, StateGraph
-
-    from annals.langgraph import CHECKPOINTS, CHUNK_BYTES, CHUNKS, HEAD_BYTES, THREADS, VALUES, WRITES, AnnalsSaver, AnnalsStore
-except ImportError as error:
+except ModuleNotFoundError as error:
     raise unittest.SkipTest(f"langgraph is not installed: {error}") from None
+
+# Outside of the `try`: a name that annals lacks is a failure, not a reason to skip.
+from annals._langgraph_format import CHECKPOINTS, CHUNK_BYTES, CHUNKS, HEAD_BYTES, THREADS, VALUES, WRITES
+from annals.langgraph import AnnalsSaver, AnnalsStore
 
 # Too long to stand in a checkpoint's record, as the numbers do.
 KEPT = "always " * 20
@@ -176,6 +178,29 @@ class Saving(SaverCase):
         self.saver.delete_thread("a")
         self.assertEqual(len(list(self.saver.list(config("a\0")))), 1)
         self.assertEqual(list(self.saver.list(config("a"))), [])
+
+    def test_ids_of_any_form_are_listed_in_the_order_of_their_texts(self):
+        # A UUID takes 16 bytes of a key and sorts before all other ids there. As texts, "0" is before it, "z" behind.
+        uuids = [str(uuid6(clock_seq=step)) for step in range(3)]
+        names = ["z", uuids[1], "0", uuids[0].upper(), uuids[2], uuids[0], "A\0b", "1f"]
+        for name in names:
+            self.saver.put(config("t"), {**checkpoint({}, {}), "id": name}, {}, {})
+        wanted = sorted(names, reverse=True)
+        listed = [found.config["configurable"]["checkpoint_id"] for found in self.saver.list(config("t"))]
+        self.assertEqual(listed, wanted)
+        self.assertEqual(self.saver.get_tuple(config("t")).checkpoint["id"], "z")
+        for place, name in enumerate(wanted):
+            before = self.saver.list(config("t"), before=config("t", "", name))
+            self.assertEqual([found.checkpoint["id"] for found in before], wanted[place + 1 :])
+            self.assertEqual(self.saver.get_tuple(config("t", "", name)).checkpoint["id"], name)
+
+    def test_record_of_another_format_is_refused(self):
+        self.steps("t", 1)
+        space = self.saver.store.namespace()
+        ((key, record),) = space.scan_page(CHECKPOINTS, b"")[0]
+        space.put(CHECKPOINTS, key, b"\x01" + record[1:])
+        with self.assertRaises(annals.Unsupported):
+            self.saver.get_tuple(config("t"))
 
     def test_two_branches_with_one_version_number_keep_their_values(self):
         root = self.saver.put(config("t"), checkpoint({"a": 0}, {"a": 1}), {}, {"a": 1})

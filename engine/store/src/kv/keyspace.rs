@@ -490,12 +490,39 @@ impl KvBatch {
 }
 
 impl KvBatch {
-    fn queue(mut self, durability: Durability, write_thread: WriteThread) -> Result<Ticket> {
+    fn queue(self, durability: Durability, write_thread: WriteThread) -> Result<Ticket> {
+        let (core, has_embeddings) = (self.core.clone(), self.has_embeddings());
+        let mut writer = BatchWriter::new(&core, self.namespace)?;
+        self.add_to(&mut writer)?;
+        let submitted = writer.submit_on(write_thread, durability)?;
+        if has_embeddings && let Some(finder) = core.embedding_index.get() {
+            finder.note_queued(&core);
+        }
+        submitted
+            .map(|(_, ticket)| ticket)
+            .ok_or_else(|| Error::invalid("an empty batch cannot be committed"))
+    }
+
+    /// Whether a key is set together with vectors.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn has_embeddings(&self) -> bool {
+        !self.embeddings.is_empty()
+    }
+
+    /// Adds the changes to a writer's batch: they happen together with what it has already.
+    ///
+    /// # Errors
+    /// As [`KvBatch::commit`]; `Invalid` for a writer of another store or namespace.
+    #[doc(hidden)]
+    pub fn add_to(mut self, writer: &mut BatchWriter) -> Result<()> {
         if let Some(error) = self.first_error.take() {
             return Err(error);
         }
+        if !writer.is_of(&self.core, self.namespace) {
+            return Err(Error::invalid("a batch holds changes of one namespace only"));
+        }
         self.stream_long_values()?;
-        let mut writer = BatchWriter::new(&self.core, self.namespace)?;
         let inline = |value: &Content| value.bytes().map_or(0, <[u8]>::len).min(KV_INLINE_BYTES_MAX);
         let values: usize = self.operations.iter().filter_map(|(.., value)| value.as_ref()).map(inline).sum();
         // Growing by doubling would copy a long batch twice.
@@ -526,22 +553,14 @@ impl KvBatch {
                 tail.clear();
                 let mut stored = Vec::with_capacity(embeddings.len());
                 for (embedder, vector) in embeddings {
-                    stored.push((embedder.clone(), embeddings::pack_vector(&mut writer, vector, &mut tail)?));
+                    stored.push((embedder.clone(), embeddings::pack_vector(writer, vector, &mut tail)?));
                 }
                 let (namespace, key) = (self.namespace, key.to_vec());
                 let head = EmbeddingHead { namespace, space, key, embeddings: stored };
                 writer.add_record(RecordKind::Embedding, &head.encode(), &tail)?;
             }
         }
-        let submitted = writer.submit_on(write_thread, durability)?;
-        if !self.embeddings.is_empty()
-            && let Some(finder) = self.core.embedding_index.get()
-        {
-            finder.note_queued(&self.core);
-        }
-        submitted
-            .map(|(_, ticket)| ticket)
-            .ok_or_else(|| Error::invalid("an empty batch cannot be committed"))
+        Ok(())
     }
 
     /// Writes long values to the log in parts, ahead of the batch that names them: in one batch they would

@@ -88,6 +88,11 @@ impl BatchWriter {
         Ok(Self { at_close: true, ..Self::new(core, namespace)? })
     }
 
+    /// Whether it writes into this namespace of this store.
+    pub(crate) fn is_of(&self, core: &Core, namespace: NamespaceId) -> bool {
+        self.core.store == core.store && self.namespace == namespace
+    }
+
     /// Reserves space for this many bytes of records.
     pub fn reserve(&mut self, bytes: usize) {
         self.batch.reserve(bytes);

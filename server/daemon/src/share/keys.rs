@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use annals::{
     Durability, ErrorKind, Keyspace, Namespace, Options, Store,
-    kv::{History, ScanRange},
+    kv::{Content, History, ScanRange},
 };
 use annals_wire::resp::Reply;
 use annals_wire::schema::recorder::RecorderCommand;
@@ -36,8 +36,8 @@ pub enum KeyChange {
     Put { keyspace: String, key: Vec<u8>, value: Vec<u8> },
     /// Deletes a key.
     Delete { keyspace: String, key: Vec<u8> },
-    /// Adds a frame with an id to a run, which begins with its first note.
-    Note { run: String, id: String, input: Vec<u8>, output: Vec<u8> },
+    /// Adds a frame to a run, which begins with its first note. The frame's input is the id. Metadata is JSON or empty.
+    Note { run: String, id: String, metadata: Vec<u8>, output: Vec<u8> },
     /// Forks a run at the note with this id.
     Fork { run: String, id: String, fork: String },
     /// Drops a run of notes.
@@ -203,30 +203,38 @@ impl SharedKeys {
 }
 
 fn apply(space: NoteSpace<'_>, notes: &NotedRuns, changes: Vec<KeyChange>) -> annals::Result<()> {
-    let mut batch = space.namespace.batch();
-    let (mut is_empty, mut notes_queued) = (true, Vec::new());
+    let (mut keys, mut noted) = (Vec::new(), Vec::new());
     for change in changes {
         match change {
             KeyChange::Put { keyspace, key, value } => {
-                batch.put(&made(space.namespace, &keyspace)?, &key, value);
-                is_empty = false;
+                keys.push((made(space.namespace, &keyspace)?, key, Some(Content::from(value))));
             }
-            KeyChange::Delete { keyspace, key } => {
-                batch.delete(&made(space.namespace, &keyspace)?, &key);
-                is_empty = false;
-            }
-            KeyChange::Note { run, id, input, output } => {
-                notes_queued.push(notes.note(space, &run, Note { id, input, output })?);
-            }
+            KeyChange::Delete { keyspace, key } => keys.push((made(space.namespace, &keyspace)?, key, None)),
+            KeyChange::Note { run, id, metadata, output } => noted.push(Note { run, id, metadata, output }),
             KeyChange::Fork { run, id, fork } => notes.fork(space, &run, &id, &fork)?,
             KeyChange::Drop { run } => notes.drop_run(space, &run)?,
         }
     }
-    // One write and one sync for notes and keys.
-    if !is_empty {
-        batch.submit_inline(Durability::Disk)?.wait()?;
+    let batch = || {
+        let mut batch = space.namespace.batch();
+        for (keyspace, key, value) in &keys {
+            match value {
+                Some(value) => batch.put(keyspace, key, value.clone()),
+                None => batch.delete(keyspace, key),
+            };
+        }
+        batch
+    };
+    // The keys are in one batch with the first note. All notes have one write and one sync.
+    let mut queued = Vec::new();
+    if noted.is_empty() && !keys.is_empty() {
+        queued.push(batch().submit_inline(Durability::Disk)?);
     }
-    notes_queued.into_iter().try_for_each(|queued| queued.wait().map(drop))
+    for (place, note) in noted.iter().enumerate() {
+        let with_keys = || if place == 0 { batch() } else { space.namespace.batch() };
+        queued.push(notes.note(space, note, with_keys)?);
+    }
+    queued.into_iter().try_for_each(|ticket| ticket.wait().map(drop))
 }
 
 /// Opens a keyspace to write it.
@@ -287,8 +295,8 @@ fn write_words(changes: &[KeyChange]) -> Vec<Vec<u8>> {
         match change {
             KeyChange::Put { keyspace, key, value } => add("PUT", &[keyspace.as_bytes(), key, value]),
             KeyChange::Delete { keyspace, key } => add("DELETE", &[keyspace.as_bytes(), key]),
-            KeyChange::Note { run, id, input, output } => {
-                add("NOTE", &[run.as_bytes(), id.as_bytes(), input, output]);
+            KeyChange::Note { run, id, metadata, output } => {
+                add("NOTE", &[run.as_bytes(), id.as_bytes(), metadata, output]);
             }
             KeyChange::Fork { run, id, fork } => {
                 add("FORK", &[run.as_bytes(), id.as_bytes(), fork.as_bytes()]);
@@ -349,7 +357,7 @@ pub(super) fn answer_write(
             "NOTE" => KeyChange::Note {
                 run: arguments.text("a run's name")?,
                 id: arguments.text("an id")?,
-                input: arguments.bytes("an input")?,
+                metadata: arguments.bytes("metadata")?,
                 output: arguments.bytes("an output")?,
             },
             "FORK" => KeyChange::Fork {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annals::{Component, Durability, ErrorKind, Frame, Namespace, Run, RunSpec, Ticket};
+use annals::{Component, Durability, ErrorKind, Frame, KvBatch, Namespace, Run, RunSpec, Ticket};
 
 /// Maximum number of runs that stay open. The least recently noted one is released and resumed when it is noted next.
 const OPEN_RUNS_MAX: usize = 256;
@@ -32,29 +32,32 @@ impl NotedRuns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a note as a frame of a run, which begins with its first note. The thread that waits for this ticket or
-    /// for a later one writes the note.
+    /// Queues a note as a frame of a run, which begins with its first note, together with changes of keys. The thread
+    /// that waits for this ticket or for a later one writes them.
     ///
     /// # Errors
     /// `Conflict` if a run of this name has ended or is recorded by a program; `Unavailable`, `Poisoned`.
-    pub(super) fn note(&self, space: NoteSpace<'_>, run: &str, note: Note) -> annals::Result<Ticket> {
-        let metadata = serde_json::json!({ "checkpoint": note.id }).to_string();
-        let frame = || {
-            Frame::new(Component::Other(COMPONENT.to_owned()), note.input.clone(), note.output.clone())
-                .metadata(metadata.clone())
-        };
+    pub(super) fn note(
+        &self,
+        space: NoteSpace<'_>,
+        note: &Note,
+        keys: impl Fn() -> KvBatch,
+    ) -> annals::Result<Ticket> {
         let submit = |run: &Run| {
+            // The id is short enough to stand in the frame's record, and equal outputs are stored once.
+            let frame = Frame::new(Component::Other(COMPONENT.to_owned()), note.id.as_str(), note.output.clone());
             let mut batch = run.batch()?;
             batch.durability(Durability::Disk);
-            batch.frame(frame())?;
+            batch.keys(keys())?;
+            batch.frame(frame.metadata(note.metadata.clone()))?;
             batch.submit_inline()
         };
-        match submit(&*self.run(space, run)?) {
+        match submit(&*self.run(space, &note.run)?) {
             Ok(ticket) => Ok(ticket),
             // The handle is of a store that was closed and opened again.
             Err(_) => {
-                self.release(space, run);
-                submit(&*self.run(space, run)?)
+                self.release(space, &note.run);
+                submit(&*self.run(space, &note.run)?)
             }
         }
     }
@@ -65,9 +68,8 @@ impl NotedRuns {
     /// `NotFound` for the run or the id; `Conflict` if the fork exists.
     pub(super) fn fork(&self, space: NoteSpace<'_>, run: &str, id: &str, fork: &str) -> annals::Result<()> {
         let reader = space.namespace.run(run)?;
-        let wanted = serde_json::json!({ "checkpoint": id }).to_string();
         for seq in (1..=reader.info().frames).rev() {
-            if reader.frame_info(seq)?.metadata == wanted.as_bytes() {
+            if reader.frame(seq)?.input == id.as_bytes() {
                 let forked = space.namespace.fork(run, seq, false, RunSpec::new(fork).tag(TAG.0, TAG.1))?;
                 self.insert(key(space, fork), Arc::new(forked));
                 return Ok(());
@@ -142,11 +144,13 @@ pub(super) struct NoteSpace<'a> {
     pub(super) namespace: &'a Namespace,
 }
 
-/// A step of a program's history.
+/// A step of a program's history: a frame whose input is the step's id.
 #[derive(Debug)]
 pub(super) struct Note {
+    pub(super) run: String,
     pub(super) id: String,
-    pub(super) input: Vec<u8>,
+    /// JSON, or nothing.
+    pub(super) metadata: Vec<u8>,
     pub(super) output: Vec<u8>,
 }
 

@@ -7,34 +7,23 @@ The saver replaces SqliteSaver and PostgresSaver, for sync and async graphs:
     with AnnalsSaver("agent.annals") as saver:
         graph = builder.compile(checkpointer=saver)
 
-Where things are, in one namespace of the store:
-
-| keyspace | key | value |
-|---|---|---|
-| langgraph.threads | thread | when its first checkpoint was saved |
-| langgraph.checkpoints | thread, checkpoint namespace, checkpoint id | parent, checkpoint without values, metadata, value keys |
-| langgraph.values | thread, checkpoint namespace, channel, id of the checkpoint that saved it | a channel's value |
-| langgraph.chunks | thread, checkpoint namespace, BLAKE2b-128 of the chunk | 16 KiB of long values |
-| langgraph.writes | thread, checkpoint namespace, checkpoint id, task, index | a pending write |
-
 A value is the `(type, bytes)` of the serializer, verbatim. A checkpoint names the values it has, so a channel that
 did not change is not saved again. A long value names its whole chunks, so a list that grows is written from its last
-chunk on, and the store keeps equal ranges of bytes once. Each checkpoint is also a frame of
-the run `thread/THREAD`, which `annals runs` lists; a forked thread is a fork of that run.
+chunk on, and the store keeps equal ranges of bytes once. `_langgraph_format` has the keys and records.
+
+Each checkpoint is also a frame of the run `thread/THREAD`, which `annals runs` lists; a forked thread is a fork of that
+run. The frame and the checkpoint are written together.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import builtins
 import dataclasses
 import hashlib
 import json
 import random
-import struct
 import threading
-import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -55,109 +44,41 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.base.id import uuid6
 
 import annals
+from annals._langgraph_format import (
+    CHECKPOINTS,
+    CHUNKS,
+    INLINE_BYTES,
+    THREADS,
+    VALUES,
+    WRITES,
+    Record,
+    SavedBy,
+    ValueRef,
+    checkpoint_key,
+    checkpoint_of,
+    chunk_key,
+    decode_value,
+    digests_of,
+    encode_value,
+    id_bytes,
+    pack,
+    prefix_end,
+    space_key,
+    text,
+    texts_of,
+    unpack,
+    value_key,
+    version_text,
+    write_key,
+    write_of,
+)
 from annals._langgraph_store import AnnalsStore
 
 __all__ = ["AnnalsSaver", "AnnalsStore"]
 
-THREADS = "langgraph.threads"
-CHECKPOINTS = "langgraph.checkpoints"
-VALUES = "langgraph.values"
-CHUNKS = "langgraph.chunks"
-WRITES = "langgraph.writes"
-
-# The first byte of a checkpoint's record. A record with another one was written by a newer annals.
-FORMAT = 1
-CHUNK_BYTES = 16 << 10
-DIGEST_BYTES = 16
-# The first bytes of a value hold the length of a list, which changes with each element: they are in no chunk.
-HEAD_BYTES = 64
-WHOLE, CHUNKED, ZIPPED = b"\0", b"\1", b"\2"
-# A value of at most this many bytes stands in the checkpoint's record.
-INLINE_BYTES = 48
-# The store compresses a value of 4 KiB or more, with what is near it. Shorter ones and records are compressed here.
-STORE_COMPRESSES_BYTES = 4096
-# What records have in common. It belongs to the format: another dictionary needs another format.
-DICTIONARY = (
-    b'[["__start__","s00000000000000000000000000000001.0",null],["branch:to:agent","branch:to:tools",["null",""]'
-    b'["messages","s0000000000000000000000000000000","",]]1f0c-6b-8000-00000000"],"__pregel_tasks\xa4type\xa9langgraph'
-    b"\x86\xa1v\x02\xa2ts\xd9 2026-01-01T00:00:00.000000+00:00\xa2id\xd9$\xb0channel_versions\xadversions_seen\xa9__input__"
-    b"\x80\xa9__start__\xd92\xb0updated_channels\xc0\xadpending_sends\x90\x00\x00\x00\x07msgpack\xa6source\xa4loop\xa5input"
-    b"\xa6update\xa4fork\xa4step\xa7parents\x80\xa6run_id\xd9$"
-)
 # Most changes in one write while threads are copied or deleted.
 BATCH = 150
-# Indexes of writes are signed; keys sort as bytes.
-INDEX_BIAS = 1 << 31
 RUN_NAME_BYTES = 400
-
-# channel, version as text, and where the value is: the id of the checkpoint that saved it ("" for this one), or type and
-# base64 of a short value, or None if the channel has no value
-ValueRef = tuple[str, str, Any]
-
-
-def _text(part: str) -> bytes:
-    """A part of a key: sorts as the text does, and no other part is its prefix."""
-    return part.encode("utf-8", "surrogatepass").replace(b"\0", b"\0\xff") + b"\0\1"
-
-
-def _key(*parts: str) -> bytes:
-    return b"".join(map(_text, parts))
-
-
-def _parts(key: bytes) -> list[str]:
-    texts, start = [], 0
-    while start < len(key):
-        end = key.find(b"\0\1", start)
-        if end < 0:
-            break
-        texts.append(key[start:end].replace(b"\0\xff", b"\0").decode("utf-8", "surrogatepass"))
-        start = end + 2
-    return texts
-
-
-def _end(prefix: bytes) -> bytes:
-    """The key after all keys with this prefix. A prefix ends with the byte 1."""
-    return prefix[:-1] + b"\2" if prefix else b""
-
-
-def _pack(*parts: bytes) -> bytes:
-    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
-
-
-def _unpack(data: bytes) -> list[bytes]:
-    parts, at = [], 0
-    while at < len(data):
-        (length,) = struct.unpack_from(">I", data, at)
-        at += 4
-        if at + length > len(data):
-            raise annals.Damaged("a record of a checkpoint ends too early")
-        parts.append(data[at : at + length])
-        at += length
-    return parts
-
-
-def _digests(stored: bytes) -> tuple[list[bytes], bytes]:
-    """The digests of a value's chunks, and its first and last bytes."""
-    if stored[:1] != CHUNKED:
-        return [], b""
-    (count,) = struct.unpack_from(">I", stored, 1)
-    end = 5 + count * DIGEST_BYTES
-    return [stored[at : at + DIGEST_BYTES] for at in range(5, end, DIGEST_BYTES)], stored[end:]
-
-
-def _index(index: int) -> bytes:
-    return _text(f"{index + INDEX_BIAS:08x}")
-
-
-def _write_of(key: bytes) -> tuple[str, int]:
-    parts = _parts(key)
-    return parts[3], int(parts[4], 16) - INDEX_BIAS
-
-
-def _version(version: Any) -> str:
-    if isinstance(version, float) and version.is_integer():
-        version = int(version)
-    return f"{type(version).__name__[0]}{version}"
 
 
 def run_name(thread_id: str) -> str:
@@ -167,37 +88,6 @@ def run_name(thread_id: str) -> str:
         digest = hashlib.sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest()
         name = f"thread/sha256-{digest}"
     return name.encode("utf-8", "replace").decode()
-
-
-@dataclasses.dataclass
-class _Record:
-    """A checkpoint as it is stored, without its values."""
-
-    parent: str | None
-    checkpoint: tuple[str, bytes]
-    metadata: tuple[str, bytes]
-    refs: list[ValueRef]
-
-    def encode(self) -> bytes:
-        parent = b"" if self.parent is None else b"\1" + self.parent.encode()
-        refs = json.dumps(self.refs, separators=(",", ":")).encode()
-        kinds = (self.checkpoint[0].encode(), self.metadata[0].encode())
-        packed = _pack(parent, kinds[0], self.checkpoint[1], kinds[1], self.metadata[1], refs)
-        press = zlib.compressobj(zdict=DICTIONARY)
-        return bytes([FORMAT]) + press.compress(packed) + press.flush()
-
-    @classmethod
-    def decode(cls, data: bytes) -> _Record:
-        if data[:1] != bytes([FORMAT]):
-            raise annals.Unsupported("a checkpoint was saved by a newer annals: use that one")
-        packed = zlib.decompressobj(zdict=DICTIONARY).decompress(data[1:])
-        parent, kind, checkpoint, metadata_kind, metadata, refs = _unpack(packed)
-        return cls(
-            parent[1:].decode() if parent else None,
-            (kind.decode(), checkpoint),
-            (metadata_kind.decode(), metadata),
-            [tuple(ref) for ref in json.loads(refs)],
-        )
 
 
 def _unserialisable(value: Any, dumps: Any, path: str, above: tuple[int, ...] = ()) -> str:
@@ -276,7 +166,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
     def get_next_version(self, current: Any, channel: None = None) -> str:
         """Versions of two branches of a thread must differ, so a version ends in a random number."""
         number = 0 if current is None else int(str(current).split(".")[0])
-        return f"{number + 1:032}.{random.random():016}"
+        return f"{number + 1:032}.{random.getrandbits(32):08x}"
 
     # Reading
 
@@ -285,8 +175,8 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         thread, ns = _thread_of(config), config["configurable"].get("checkpoint_ns", "")
         checkpoint_id = get_checkpoint_id(config)
         if checkpoint_id:
-            data = self._space.get(CHECKPOINTS, _key(thread, ns, checkpoint_id))
-            return None if data is None else self._tuple(thread, ns, checkpoint_id, _Record.decode(data))
+            data = self._space.get(CHECKPOINTS, checkpoint_key(thread, ns, checkpoint_id))
+            return None if data is None else self._tuple(thread, ns, checkpoint_id, Record.decode(data))
         for thread, ns, checkpoint_id, record in self._records(thread, ns, count=1):
             return self._tuple(thread, ns, checkpoint_id, record)
         return None
@@ -318,41 +208,49 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
 
     def _selected(
         self, config: RunnableConfig | None, before: str | None
-    ) -> Iterator[tuple[str, str, str, _Record]]:
+    ) -> Iterator[tuple[str, str, str, Record]]:
         configurable = (config or {}).get("configurable", {})
         thread = None if configurable.get("thread_id") is None else str(configurable["thread_id"])
         ns, only = configurable.get("checkpoint_ns"), configurable.get("checkpoint_id")
         if thread is not None and ns is not None and not only:
             yield from self._records(thread, ns, before=before)
             return
-        prefix = b"" if thread is None else _key(thread) if ns is None else _key(thread, ns)
-        keys = [_parts(key) for key, _ in self._scan(CHECKPOINTS, prefix, keys_only=True)]
-        for found in sorted(keys, key=lambda parts: parts[2], reverse=True):
-            of_thread, of_ns, checkpoint_id = found
-            if (only and checkpoint_id != only) or (before and checkpoint_id >= before):
-                continue
-            data = self._space.get(CHECKPOINTS, _key(of_thread, of_ns, checkpoint_id))
-            if data is not None:
-                yield of_thread, of_ns, checkpoint_id, _Record.decode(data)
+        prefix = b"" if thread is None else text(thread) if ns is None else space_key(thread, ns)
+        for found in self._sorted_records(prefix, before):
+            if not only or found[2] == only:
+                yield found
 
     def _records(
         self, thread: str, ns: str, *, before: str | None = None, count: int = 64
-    ) -> Iterator[tuple[str, str, str, _Record]]:
+    ) -> Iterator[tuple[str, str, str, Record]]:
         """Records of a thread's namespace, newest first."""
-        start = _key(thread, ns)
-        end = _end(start) if before is None else start + _text(before)
+        start = space_key(thread, ns)
+        # Ids that are no UUIDs are behind all UUIDs, whatever their texts are.
+        others, _ = self._space.scan_page(CHECKPOINTS, start + b"\2", prefix_end(start), count=1, keys_only=True)
+        end = start + (b"\2" if before is None else id_bytes(before))
+        if others or (before is not None and end[len(start)] == 2):
+            yield from self._sorted_records(start, before)
+            return
         while True:
             page, more = self._space.scan_page(CHECKPOINTS, start, end, count=count, reverse=True)
             for key, data in page:
-                yield thread, ns, _parts(key)[2], _Record.decode(data)
+                yield thread, ns, checkpoint_of(key)[2], Record.decode(data)
             if not more or not page:
                 return
             end = page[-1][0]
 
+    def _sorted_records(self, prefix: bytes, before: str | None) -> Iterator[tuple[str, str, str, Record]]:
+        """Records of keys with this prefix, newest first by the text of their ids."""
+        found = [checkpoint_of(key) for key, _ in self._scan(CHECKPOINTS, prefix, keys_only=True)]
+        for thread, ns, checkpoint_id in sorted(found, key=lambda parts: parts[2], reverse=True):
+            data = self._space.get(CHECKPOINTS, checkpoint_key(thread, ns, checkpoint_id))
+            if data is not None and (before is None or checkpoint_id < before):
+                yield thread, ns, checkpoint_id, Record.decode(data)
+
     def _scan(
         self, keyspace: str, prefix: bytes, *, keys_only: bool = False
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        start, end = prefix, _end(prefix) or None
+        start, end = prefix, prefix_end(prefix) or None
         while True:
             page, more = self._space.scan_page(keyspace, start, end, count=10_000, keys_only=keys_only)
             yield from page
@@ -361,7 +259,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             start = page[-1][0] + b"\0"
 
     def _tuple(
-        self, thread: str, ns: str, checkpoint_id: str, record: _Record, metadata: Any = None
+        self, thread: str, ns: str, checkpoint_id: str, record: Record, metadata: Any = None
     ) -> CheckpointTuple:
         checkpoint = self.serde.loads_typed(record.checkpoint)
         values = {}
@@ -373,7 +271,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             metadata = self.serde.loads_typed(record.metadata)
         return CheckpointTuple(
             config=_config(thread, ns, checkpoint_id),
-            checkpoint={**checkpoint, "channel_values": values},
+            checkpoint={**checkpoint, "id": checkpoint_id, "channel_values": values},
             metadata=metadata,
             parent_config=_config(thread, ns, record.parent) if record.parent else None,
             pending_writes=[
@@ -383,60 +281,38 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         )
 
     def _value(
-        self, thread: str, ns: str, channel: str, saved_by: Any, checkpoint_id: str
+        self, thread: str, ns: str, channel: str, saved_by: SavedBy, checkpoint_id: str
     ) -> tuple[str, bytes] | None:
         if saved_by is None:
             return None
         if not isinstance(saved_by, str):
-            return saved_by[0], base64.b64decode(saved_by[1])
-        data = self._space.get(VALUES, _key(thread, ns, channel, saved_by or checkpoint_id))
+            return saved_by
+        data = self._space.get(VALUES, value_key(thread, ns, channel, saved_by or checkpoint_id))
         if data is None:
             raise annals.Damaged(
                 f"channel {channel!r} of checkpoint {checkpoint_id} of thread {thread!r} has no value in the store"
             )
-        kind, _, stored = data.partition(b"\0")
-        if stored[:1] == WHOLE:
-            return kind.decode(), stored[1:]
-        if stored[:1] == ZIPPED:
-            return kind.decode(), zlib.decompress(stored[1:])
-        digests, ends = _digests(stored)
-        parts = [ends[:HEAD_BYTES]]
-        for digest in digests:
-            chunk = self._space.get(CHUNKS, _key(thread, ns) + _text(digest.hex()))
+
+        def chunk_of(digest: bytes) -> bytes:
+            chunk = self._space.get(CHUNKS, chunk_key(thread, ns, digest))
             if chunk is None:
                 raise annals.Damaged(f"a chunk of channel {channel!r} of thread {thread!r} is not in the store")
-            parts.append(chunk)
-        return kind.decode(), b"".join((*parts, ends[HEAD_BYTES:]))
+            return chunk
+
+        return decode_value(data, chunk_of)
 
     def _value_changes(
         self, thread: str, ns: str, channel: str, saved_by: str, before: str | None, typed: tuple[str, bytes]
     ) -> builtins.list[tuple[Any, ...]]:
         """Writes a value. Chunks that the value of checkpoint `before` names are in the store already."""
-        kind, value = typed
-        key = _key(thread, ns, channel, saved_by)
-        # The rest stays long enough for the store to find the bytes that it has of it.
-        whole = max(len(value) - HEAD_BYTES - STORE_COMPRESSES_BYTES, 0) // CHUNK_BYTES
-        if not whole:
-            stored = WHOLE + value
-            if len(value) < STORE_COMPRESSES_BYTES:
-                stored = min(stored, ZIPPED + zlib.compress(value), key=len)
-            return [("put", VALUES, key, kind.encode() + b"\0" + stored)]
         known: set[bytes] = set()
         if before is not None:
-            earlier = (self._space.get(VALUES, _key(thread, ns, channel, before)) or b"").partition(b"\0")[2]
-            known.update(_digests(earlier)[0])
-        changes: list[tuple[Any, ...]] = []
-        digests = []
-        for start in range(HEAD_BYTES, HEAD_BYTES + whole * CHUNK_BYTES, CHUNK_BYTES):
-            chunk = value[start : start + CHUNK_BYTES]
-            digest = hashlib.blake2b(chunk, digest_size=DIGEST_BYTES).digest()
-            digests.append(digest)
-            if digest not in known:
-                known.add(digest)
-                changes.append(("put", CHUNKS, _key(thread, ns) + _text(digest.hex()), chunk))
-        ends = value[:HEAD_BYTES] + value[HEAD_BYTES + whole * CHUNK_BYTES :]
-        stored = CHUNKED + struct.pack(">I", whole) + b"".join(digests) + ends
-        changes.append(("put", VALUES, key, kind.encode() + b"\0" + stored))
+            known.update(digests_of(self._space.get(VALUES, value_key(thread, ns, channel, before))))
+        stored, chunks = encode_value(typed, known)
+        changes: builtins.list[tuple[Any, ...]] = [
+            ("put", CHUNKS, chunk_key(thread, ns, digest), chunk) for digest, chunk in chunks
+        ]
+        changes.append(("put", VALUES, value_key(thread, ns, channel, saved_by), stored))
         return changes
 
     def _writes(
@@ -444,9 +320,9 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
     ) -> builtins.list[tuple[str, int, str, str, tuple[str, bytes]]]:
         """Task, index, channel, path and value of each write, in the order in which a run applies them."""
         found = []
-        for key, data in self._scan(WRITES, _key(thread, ns, checkpoint_id)):
-            task, index = _write_of(key)
-            channel, path, kind, value = _unpack(data or b"")
+        for key, data in self._scan(WRITES, checkpoint_key(thread, ns, checkpoint_id)):
+            task, index = write_of(key)
+            channel, path, kind, value = unpack(data or b"")
             found.append((task, index, channel.decode(), path.decode(), (kind.decode(), value)))
         found.sort(key=lambda write: writes_sort_key(write[3], write[0], write[1]))
         return found
@@ -490,8 +366,8 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
     ) -> builtins.list[tuple[Any, ...]]:
         rest = dict(checkpoint)
         values: dict[str, Any] = rest.pop("channel_values")
-        checkpoint_id = checkpoint["id"]
-        key = _key(thread, ns, checkpoint_id)
+        checkpoint_id = rest.pop("id")
+        key = checkpoint_key(thread, ns, checkpoint_id)
         # A checkpoint may be saved twice with other contents. Later checkpoints may name the first one's values.
         exists = self._space.get(CHECKPOINTS, key) is not None
         saved_by = f"{checkpoint_id}+{random.getrandbits(64):016x}" if exists else ""
@@ -501,30 +377,33 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         changes: list[tuple[Any, ...]] = []
         refs: list[ValueRef] = []
         for channel, version in checkpoint["channel_versions"].items():
-            named = (channel, _version(version))
+            named = (channel, version_text(version))
             if channel not in new_versions and named in earlier:
                 saver = earlier[named]
                 refs.append((*named, parent if saver == "" else saver))
             elif channel in values:
                 typed = self._dumps(values[channel], f"$.{channel}")
                 if len(typed[1]) <= INLINE_BYTES:
-                    refs.append((*named, [typed[0], base64.b64encode(typed[1]).decode()]))
+                    refs.append((*named, typed))
                     continue
                 before = latest.get(channel)
                 changes += self._value_changes(thread, ns, channel, saved_by or checkpoint_id, before, typed)
                 refs.append((*named, saved_by))
             else:
                 refs.append((*named, None))
-        record = _Record(
+        record = Record(
             parent, self._dumps(rest, "the checkpoint"), self._dumps(metadata, "the metadata"), refs
         )
-        if thread not in self._threads and self._space.get(THREADS, _text(thread)) is None:
-            changes.append(("put", THREADS, _text(thread), checkpoint["ts"].encode()))
-        note = {"checkpoint_ns": ns, "parent": parent}
-        shown = {name: metadata[name] for name in ("source", "step", "run_id") if name in metadata}
-        shown["channels"] = sorted(new_versions)
+        if thread not in self._threads and self._space.get(THREADS, text(thread)) is None:
+            changes.append(("put", THREADS, text(thread), checkpoint["ts"].encode()))
         changes.append(("put", CHECKPOINTS, key, record.encode()))
-        changes.append(("note", run_name(thread), checkpoint_id, _json(note), _json(shown)))
+        # Short, because each checkpoint has it: the record has the rest.
+        shown = {"step": metadata.get("step")}
+        if metadata.get("source") != "loop":
+            shown["source"] = metadata.get("source")
+        if ns:
+            shown["checkpoint_ns"] = ns
+        changes.append(("note", run_name(thread), checkpoint_id, _json(shown), _json(sorted(new_versions))))
         return changes
 
     def _dumps(self, value: Any, path: str) -> tuple[str, bytes]:
@@ -535,8 +414,8 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             raise annals.Invalid(f"the state cannot be saved: {place} cannot be serialised ({error})") from error
 
     def _refs(self, thread: str, ns: str, checkpoint_id: str) -> builtins.list[ValueRef]:
-        data = self._space.get(CHECKPOINTS, _key(thread, ns, checkpoint_id))
-        return [] if data is None else _Record.decode(data).refs
+        data = self._space.get(CHECKPOINTS, checkpoint_key(thread, ns, checkpoint_id))
+        return [] if data is None else Record.decode(data).refs
 
     def put_writes(
         self,
@@ -550,18 +429,17 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         A write that is there already stays, except errors, interrupts, resumes and schedules.
         """
         configurable = config["configurable"]
-        prefix = _key(
-            _thread_of(config), configurable.get("checkpoint_ns", ""), configurable["checkpoint_id"], task_id
-        )
+        at = (_thread_of(config), configurable.get("checkpoint_ns", ""), configurable["checkpoint_id"])
+        prefix = checkpoint_key(*at) + id_bytes(task_id)
         there = {key for key, _ in self._scan(WRITES, prefix, keys_only=True)}
         changes = []
         for position, (channel, value) in enumerate(writes):
             index = WRITES_IDX_MAP.get(channel, position)
-            key = prefix + _index(index)
+            key = write_key(*at, task_id, index)
             if index >= 0 and key in there:
                 continue
             kind, data = self._dumps(value, f"$.{channel}")
-            changes.append(("put", WRITES, key, _pack(channel.encode(), task_path.encode(), kind.encode(), data)))
+            changes.append(("put", WRITES, key, pack(channel.encode(), task_path.encode(), kind.encode(), data)))
         if changes:
             self._space.write(changes)
 
@@ -570,7 +448,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
     def threads(self) -> Iterator[str]:
         """The ids of all threads, in order. No checkpoint and no value is read."""
         for key, _ in self._scan(THREADS, b"", keys_only=True):
-            yield _parts(key)[0]
+            yield texts_of(key, 1)[0]
 
     def at(
         self, thread_id: str, *, step: int | None = None, checkpoint_id: str | None = None, checkpoint_ns: str = ""
@@ -584,7 +462,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
 
     def _at(
         self, thread: str, ns: str, step: int | None, checkpoint_id: str | None
-    ) -> Iterator[tuple[str, str, str, _Record]]:
+    ) -> Iterator[tuple[str, str, str, Record]]:
         for found in self._records(thread, ns):
             if checkpoint_id is not None and found[2] != checkpoint_id:
                 continue
@@ -608,7 +486,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         is a fork of the other one's run. Raises `annals.NotFound`, and `annals.Conflict` if `into` exists.
         """
         source = str(thread_id)
-        if self._space.scan_page(CHECKPOINTS, _key(into), _end(_key(into)), count=1, keys_only=True)[0]:
+        if self._space.scan_page(CHECKPOINTS, text(into), prefix_end(text(into)), count=1, keys_only=True)[0]:
             raise annals.Conflict(f"thread {into!r} has checkpoints already: choose another name")
         at = self.at(source, step=step, checkpoint_id=checkpoint_id, checkpoint_ns=checkpoint_ns)
         chosen = at.config["configurable"]["checkpoint_id"]
@@ -651,18 +529,18 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             self._space.write([("fork", run_name(source), checkpoint_id, run_name(into))])
         except (annals.NotFound, annals.Conflict, annals.Gone):
             note = _json({"copied_from": source})
-            self._space.write([("note", run_name(into), checkpoint_id, note, b"")])
+            self._space.write([("note", run_name(into), checkpoint_id, note, b"[]")])
 
     def delete_thread(self, thread_id: str) -> None:
         """Deletes a thread: checkpoints, values, writes, and its run. Threads that were forked from it stay."""
         thread = str(thread_id)
-        prefix = _key(thread)
+        prefix = text(thread)
         # The checkpoints first: one that is found has all its values.
         for keyspace in (CHECKPOINTS, WRITES, VALUES, CHUNKS):
             self._delete_keys(keyspace, (key for key, _ in self._scan(keyspace, prefix, keys_only=True)))
         with self._lock:
             self._threads.discard(thread)
-        self._space.write([("delete", THREADS, _text(thread)), ("drop", run_name(thread))])
+        self._space.write([("delete", THREADS, text(thread)), ("drop", run_name(thread))])
 
     def _delete_keys(self, keyspace: str, keys: Iterable[bytes]) -> None:
         changes: list[tuple[Any, ...]] = []
@@ -682,9 +560,9 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         wanted = set(map(str, run_ids))
         doomed: dict[str, dict[str, set[str]]] = {}
         for key, data in self._scan(CHECKPOINTS, b""):
-            metadata = self.serde.loads_typed(_Record.decode(data or b"").metadata)
+            metadata = self.serde.loads_typed(Record.decode(data or b"").metadata)
             if str(metadata.get("run_id")) in wanted:
-                thread, ns, checkpoint_id = _parts(key)
+                thread, ns, checkpoint_id = checkpoint_of(key)
                 doomed.setdefault(thread, {}).setdefault(ns, set()).add(checkpoint_id)
         for thread, namespaces in doomed.items():
             for ns, ids in namespaces.items():
@@ -724,26 +602,26 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         return deleted
 
     def _namespaces(self, thread: str) -> builtins.list[str]:
-        prefix = _key(thread)
+        prefix = text(thread)
         found, start = [], prefix
         while True:
-            page, _ = self._space.scan_page(CHECKPOINTS, start, _end(prefix), count=1, keys_only=True)
+            page, _ = self._space.scan_page(CHECKPOINTS, start, prefix_end(prefix), count=1, keys_only=True)
             if not page:
                 return found
-            found.append(_parts(page[0][0])[1])
-            start = _end(_key(thread, found[-1]))
+            found.append(texts_of(page[0][0], 2)[1])
+            start = prefix_end(space_key(thread, found[-1]))
 
     def _ancestry(self, thread: str, ns: str, kept: Iterable[str]) -> set[str]:
         """These checkpoints and the ancestors from which their delta channels are rebuilt: for each channel, those
         back to the nearest one that has a value of it."""
-        records: dict[str, _Record] = {}
+        records: dict[str, Record] = {}
 
-        def record_of(checkpoint_id: str) -> _Record | None:
+        def record_of(checkpoint_id: str) -> Record | None:
             if checkpoint_id not in records:
-                data = self._space.get(CHECKPOINTS, _key(thread, ns, checkpoint_id))
+                data = self._space.get(CHECKPOINTS, checkpoint_key(thread, ns, checkpoint_id))
                 if data is None:
                     return None
-                records[checkpoint_id] = _Record.decode(data)
+                records[checkpoint_id] = Record.decode(data)
             return records[checkpoint_id]
 
         needed: set[str] = set()
@@ -770,7 +648,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
         """Deletes the other checkpoints of a thread's namespace, and the values that no kept one names."""
         # The candidates first: what a put adds meanwhile is none of them.
         candidates = {
-            keyspace: [key for key, _ in self._scan(keyspace, _key(thread, ns), keys_only=True)]
+            keyspace: [key for key, _ in self._scan(keyspace, space_key(thread, ns), keys_only=True)]
             for keyspace in (VALUES, CHUNKS)
         }
         named: set[bytes] = set()
@@ -781,25 +659,25 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
                 continue
             for channel, _, saver in record.refs:
                 if isinstance(saver, str):
-                    named.add(_key(thread, ns, channel, saver or checkpoint_id))
+                    named.add(value_key(thread, ns, channel, saver or checkpoint_id))
         if not doomed:
             return 0
-        self._delete_keys(CHECKPOINTS, (_key(thread, ns, checkpoint_id) for checkpoint_id in doomed))
+        self._delete_keys(CHECKPOINTS, (checkpoint_key(thread, ns, checkpoint_id) for checkpoint_id in doomed))
         for checkpoint_id in doomed:
-            prefix = _key(thread, ns, checkpoint_id)
+            prefix = checkpoint_key(thread, ns, checkpoint_id)
             self._delete_keys(WRITES, (key for key, _ in self._scan(WRITES, prefix, keys_only=True)))
         self._delete_keys(VALUES, (key for key in candidates[VALUES] if key not in named))
         if candidates[CHUNKS]:
-            chunks = {_key(thread, ns) + _text(digest.hex()) for key in named for digest in self._digests_at(key)}
+            chunks = {chunk_key(thread, ns, digest) for key in named for digest in self._digests_at(key)}
             self._delete_keys(CHUNKS, (key for key in candidates[CHUNKS] if key not in chunks))
         return len(doomed)
 
     def _digests_at(self, key: bytes) -> builtins.list[bytes]:
-        return _digests((self._space.get(VALUES, key) or b"").partition(b"\0")[2])[0]
+        return digests_of(self._space.get(VALUES, key))
 
     def _drop_if_empty(self, thread: str) -> None:
-        prefix = _key(thread)
-        if not self._space.scan_page(CHECKPOINTS, prefix, _end(prefix), count=1, keys_only=True)[0]:
+        prefix = text(thread)
+        if not self._space.scan_page(CHECKPOINTS, prefix, prefix_end(prefix), count=1, keys_only=True)[0]:
             self.delete_thread(thread)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -814,7 +692,7 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
 
     def _copy(self, source: str, target: str, kept: dict[str, set[str]], without_writes: set[str]) -> None:
         """Copies checkpoints with what belongs to them: values first, so that a checkpoint that is found is whole."""
-        before, after = _text(source), _text(target)
+        before, after = text(source), text(target)
         for ns, ids in kept.items():
             changes: list[tuple[Any, ...]] = []
 
@@ -826,25 +704,25 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
 
             copied: set[bytes] = set()
             records = sorted(ids)
-            found = {checkpoint_id: self._space.get(CHECKPOINTS, _key(source, ns, checkpoint_id)) for checkpoint_id in records}
+            found = {checkpoint_id: self._space.get(CHECKPOINTS, checkpoint_key(source, ns, checkpoint_id)) for checkpoint_id in records}
             for checkpoint_id in records:
-                for channel, _, saver in _Record.decode(found[checkpoint_id]).refs:
+                for channel, _, saver in Record.decode(found[checkpoint_id]).refs:
                     if not isinstance(saver, str):
                         continue
-                    key = _key(source, ns, channel, saver or checkpoint_id)
+                    key = value_key(source, ns, channel, saver or checkpoint_id)
                     if key not in copied:
                         copied.add(key)
                         for digest in self._digests_at(key):
-                            chunk = _key(source, ns) + _text(digest.hex())
+                            chunk = chunk_key(source, ns, digest)
                             if chunk not in copied:
                                 copied.add(chunk)
                                 add(CHUNKS, chunk, self._space.get(CHUNKS, chunk))
                         add(VALUES, key, self._space.get(VALUES, key))
                 if checkpoint_id not in without_writes:
-                    for key, value in self._scan(WRITES, _key(source, ns, checkpoint_id)):
+                    for key, value in self._scan(WRITES, checkpoint_key(source, ns, checkpoint_id)):
                         add(WRITES, key, value)
             for checkpoint_id in records:
-                add(CHECKPOINTS, _key(source, ns, checkpoint_id), found[checkpoint_id])
+                add(CHECKPOINTS, checkpoint_key(source, ns, checkpoint_id), found[checkpoint_id])
             changes.append(("put", THREADS, after, datetime.now(timezone.utc).isoformat()))
             self._space.write(changes)
 
@@ -896,11 +774,11 @@ class AnnalsSaver(BaseCheckpointSaver[str]):
             versions = {**dict.fromkeys(checkpoint["channel_values"], 0), **checkpoint["channel_versions"]}
             checkpoint["channel_versions"] = versions
             same = {(channel, version) for channel, version, _ in self._refs(thread, ns, parent)} if parent else set()
-            new = {name: version for name, version in versions.items() if (name, _version(version)) not in same}
+            new = {name: version for name, version in versions.items() if (name, version_text(version)) not in same}
             changes = self._checkpoint_changes(thread, ns, parent, checkpoint, found.metadata, new)
             for task, index, channel, kind, data, path in rows(select, thread, ns, checkpoint_id):
-                key = _key(thread, ns, checkpoint_id, task) + _index(index)
-                packed = _pack(channel.encode(), (path or "").encode(), (kind or "").encode(), bytes(data))
+                key = write_key(thread, ns, checkpoint_id, task, index)
+                packed = pack(channel.encode(), (path or "").encode(), (kind or "").encode(), bytes(data))
                 changes.append(("put", WRITES, key, packed))
             self._space.write(changes)
             self._compare(found, self.get_tuple(_config(thread, ns, checkpoint_id)), versions)

@@ -47,7 +47,7 @@ fn change_of(change: &Bound<'_, PyAny>) -> PyResult<KeyChange> {
     Ok(match text(0)?.as_str() {
         "put" => KeyChange::Put { keyspace: text(1)?, key: bytes(2)?, value: bytes(3)? },
         "delete" => KeyChange::Delete { keyspace: text(1)?, key: bytes(2)? },
-        "note" => KeyChange::Note { run: text(1)?, id: text(2)?, input: bytes(3)?, output: bytes(4)? },
+        "note" => KeyChange::Note { run: text(1)?, id: text(2)?, metadata: bytes(3)?, output: bytes(4)? },
         "fork" => KeyChange::Fork { run: text(1)?, id: text(2)?, fork: text(3)? },
         "drop" => KeyChange::Drop { run: text(1)? },
         other => {
@@ -128,7 +128,7 @@ impl PyNamespace {
     }
 
     /// Applies changes together: `("put", keyspace, key, value)`, `("delete", keyspace, key)`,
-    /// `("note", run, id, input, output)`, `("fork", run, id, fork)`, `("drop", run)`.
+    /// `("note", run, id, metadata, output)`, `("fork", run, id, fork)`, `("drop", run)`.
     fn write(&self, py: Python<'_>, changes: &Bound<'_, PyAny>) -> PyResult<()> {
         let changes = changes.try_iter()?.map(|change| change_of(&change?)).collect::<PyResult<Vec<_>>>()?;
         py.detach(|| self.handle.shared()?.write(&self.name, changes)).map_err(to_py)
