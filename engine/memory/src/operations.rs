@@ -528,9 +528,7 @@ pub(super) struct CheckedEntry {
 impl CheckedEntry {
     pub(super) fn parse(text: &str) -> Result<Self> {
         let entry = MemoryEntry::parse(text)?;
-        if JsValue::has_too_many_values(entry.value()) {
-            return Err(Error::invalid(format!("a memory's value must hold at most {VALUES_MAX} values")));
-        }
+        check_values(&entry)?;
         let value = match uses_cards(&entry) {
             true => parse_value(entry.value())?,
             false => JsValue::Null,
@@ -546,6 +544,15 @@ impl CheckedEntry {
         let card = uses_cards(&entry).then(|| Card::new(&entry, value));
         Ok(Self { entry, card })
     }
+}
+
+/// Refuses a value with too many values. The count includes what a parser does not count, so it is asked for every
+/// entry, parsed or not.
+pub(super) fn check_values(entry: &MemoryEntry) -> Result<()> {
+    if JsValue::has_too_many_values(entry.value()) {
+        return Err(Error::invalid(format!("a memory's value must hold at most {VALUES_MAX} values")));
+    }
+    Ok(())
 }
 
 fn uses_cards(entry: &MemoryEntry) -> bool {

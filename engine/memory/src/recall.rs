@@ -7,7 +7,8 @@ use super::embedder::Embedder;
 use super::entry::whole_ms;
 use super::js_value::{JsValue, text_of};
 use super::operations::{
-    CheckedEntry, embedder_mismatch, entry_key, identity_of_key, key_prefix, parse_value, to_json_bytes,
+    CheckedEntry, check_values, embedder_mismatch, entry_key, identity_of_key, key_prefix, parse_value,
+    to_json_bytes,
 };
 use super::postings::{IndexFinding, is_damage};
 use super::rank::{rank, resolve_source};
@@ -459,6 +460,7 @@ pub(super) fn with_embedding(text: &str, with: &dyn Embedder) -> Result<CheckedE
     set_embedding(&mut entry, vector.as_deref(), with)?;
     // The members are set and read alike, so only the limit on an entry's size is left to check.
     entry.check_size()?;
+    check_values(&entry)?;
     CheckedEntry::new(entry, &value)
 }
 
