@@ -75,7 +75,7 @@ pub use config::{ConfiguredToken, LogFormat, ServeConfig, ServeError};
 pub use forgetting::{ForgetTarget, erase_run, forget};
 pub use server::{StartedDaemon, serve};
 pub use share::{
-    AskOutcome, HolderWait, KeyChange, KeyRange, KeyScan, RecorderHost, Shared, SharedKeys, ask_daemon,
-    ask_or_open, open_or_wait,
+    AskOutcome, HolderWait, KeyChange, KeyRange, KeyScan, RecorderHost, Shared, SharedKeys, SharedRun,
+    ask_daemon, ask_or_open, open_or_wait,
 };
 pub use witness::{WITNESS_BYTES_MAX, list_witnesses, write_witness};

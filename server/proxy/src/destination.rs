@@ -37,6 +37,18 @@ pub trait RemoteRun: std::fmt::Debug + Send + Sync {
     /// call.
     fn submit(&self, frame: &Frame, output: Option<&Arc<SpooledBody>>) -> annals::Result<()>;
 
+    /// Records a frame; returns its number when that process has it.
+    ///
+    /// # Errors
+    /// As [`Run::record`]; `Locked` or `Unavailable` if no process takes it.
+    fn record(&self, frame: &Frame) -> annals::Result<u32>;
+
+    /// Stores a state after the last frame; returns that frame's number.
+    ///
+    /// # Errors
+    /// As [`Run::snapshot`]; `Locked` or `Unavailable` if no process takes it.
+    fn snapshot(&self, state: &[u8]) -> annals::Result<u32>;
+
     /// Begins a frame whose output is still to come.
     ///
     /// # Errors
@@ -204,6 +216,26 @@ impl NewRun {
             Self::Local(run) => NewFrame::Local(Box::new(OpenFrame::begin(run.clone(), frame)?)),
             Self::Remote(run) => NewFrame::Remote(run.begin_frame(frame)?),
         })
+    }
+
+    /// Records a frame with the state after it; returns the frame's number. In a local store both happen together.
+    ///
+    /// # Errors
+    /// As [`Run::record`] and [`Run::snapshot`].
+    pub(crate) fn record_state(&self, frame: Frame, state: Vec<u8>) -> annals::Result<u32> {
+        match self {
+            Self::Local(run) => {
+                let mut batch = run.batch()?;
+                batch.frame(frame)?;
+                let seq = batch.snapshot(state, &[])?;
+                batch.commit()?;
+                Ok(seq)
+            }
+            Self::Remote(run) => {
+                run.submit(&frame, None)?;
+                run.snapshot(&state)
+            }
+        }
     }
 
     /// Ends a run that has no more frames.

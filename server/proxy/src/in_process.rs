@@ -71,13 +71,22 @@ impl ClientRequest {
     }
 }
 
-/// Headers that HTTP does not allow are left out.
+/// The names of headers that HTTP does not allow, of their name or their value. They are left out of frames, so a
+/// caller must say so.
+#[must_use]
+pub fn invalid_headers(headers: &[(Vec<u8>, Vec<u8>)]) -> Vec<String> {
+    let invalid = headers.iter().filter(|header| parse_header(header).is_none());
+    invalid.map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect()
+}
+
+fn parse_header((name, value): &(Vec<u8>, Vec<u8>)) -> Option<(HeaderName, HeaderValue)> {
+    Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
+}
+
+/// Headers that HTTP does not allow are left out: [`invalid_headers`] names them.
 fn header_map(headers: &[(Vec<u8>, Vec<u8>)]) -> HeaderMap {
-    let parse = |(name, value): &(Vec<u8>, Vec<u8>)| {
-        Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
-    };
     let mut map = HeaderMap::new();
-    for (name, value) in headers.iter().filter_map(parse) {
+    for (name, value) in headers.iter().filter_map(parse_header) {
         map.append(name, value);
     }
     map
@@ -152,16 +161,12 @@ impl InProcessRecording {
         }
     }
 
-    /// Stores a state after the last frame; durable as the run's frames are. Returns the frame's number.
+    /// Records a frame with the state after it; durable as the run's frames are. Returns the frame's number.
     ///
     /// # Errors
-    /// As [`Run::snapshot`](annals::Run::snapshot); `Locked` if another process holds the store.
-    pub fn snapshot(&self, state: Vec<u8>) -> annals::Result<u32> {
-        let Some(run) = self.run.local() else {
-            let why = "another process is writing to this store, and snapshots are not available through it";
-            return Err(Error::new(ErrorKind::Locked, why));
-        };
-        run.snapshot(state, &[])
+    /// As [`Run::snapshot`](annals::Run::snapshot).
+    pub fn snapshot(&self, frame: Frame, state: Vec<u8>) -> annals::Result<u32> {
+        self.run.record_state(frame, state)
     }
 
     /// Ends the run after all exchanges that have ended were written, and stores its outcome in memory.

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.server
 import json
+import struct
 import threading
 import time
+import zlib
+
+
+def event_message(kind, payload):
+    """A message of AWS's event streams: lengths and headers, each with a checksum, and the payload."""
+    headers = b""
+    for name, value in ((":event-type", kind), (":content-type", "application/json"), (":message-type", "event")):
+        headers += bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    message = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
+    return message + struct.pack(">I", zlib.crc32(message))
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -37,6 +50,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             import gzip
 
             return self._send(200, gzip.compress(b"hello" * 100), {"content-encoding": "gzip"})
+        if path.endswith(("/invoke-with-response-stream", "/converse-stream")):
+            return self._event_stream(path, number)
         if path == "/broken":
             self.send_response(200)
             self.send_header("content-length", "1000")
@@ -70,6 +85,27 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _event_stream(self, path, number):
+        """Events of Bedrock, in AWS's binary form, each sent in two pieces."""
+        self.send_response(200)
+        self.send_header("content-type", "application/vnd.amazon.eventstream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        if path.endswith("/converse-stream"):
+            events = [("messageStart", {"role": "assistant"})]
+            events += [
+                ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": f"{number}.{part}"}}) for part in range(3)
+            ]
+            events.append(("messageStop", {"stopReason": "end_turn"}))
+        else:
+            parts = [json.dumps({"part": f"{number}.{part}"}).encode() for part in range(3)]
+            events = [("chunk", {"bytes": base64.b64encode(part).decode()}) for part in parts]
+        for kind, payload in events:
+            data = event_message(kind, json.dumps(payload).encode())
+            self._chunk(data[:20])
+            self._chunk(data[20:])
+        self.wfile.write(b"0\r\n\r\n")
 
     def _stream(self, number):
         self.send_response(200)

@@ -20,9 +20,9 @@ def store(tmp_path):
     return tmp_path / "s"
 
 
-def check(store, agent, planner=None):
+def check(store, agent, planner=None, **options):
     """Recorded once; the replay gives the same and runs no tool."""
-    with annals.record("r", store=store):
+    with annals.record("r", store=store, **options):
         recorded = agent()
     assert ran, "the tool ran when it was recorded"
     frames = _annals.frames(store, "default", "r")
@@ -30,7 +30,7 @@ def check(store, agent, planner=None):
     if planner:
         assert "planner" in {frame["component"] for frame in frames}
     ran.clear()
-    with annals.replay("r", store=store) as replay:
+    with annals.replay("r", store=store, **options) as replay:
         assert agent() == recorded
     assert ran == [] and replay.receipt.faithful
 
@@ -269,3 +269,65 @@ def test_crewai_tool_is_substituted(store):
         return tool.run(city="Oslo")
 
     check(store, agent)
+
+
+def test_crewai_crew_is_noted(store, monkeypatch, tmp_path):
+    # A whole crew with a scripted model: the tool is substituted, agents and tasks are noted.
+    crew = pytest.importorskip("crewai")
+    from crewai.tools import BaseTool
+
+    from annals.adapters import crewai
+
+    monkeypatch.setenv("CREWAI_TRACING_ENABLED", "false")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setenv("CREWAI_STORAGE_DIR", str(tmp_path / "crew"))
+
+    class Weather(BaseTool):
+        name: str = "weather"
+        description: str = "The weather of a city."
+
+        def _run(self, city: str) -> str:
+            ran.append(city)
+            return f"sunny in {city}"
+
+    class Scripted(crew.BaseLLM):
+        def call(self, messages, *args, **options):
+            seen = str(messages)
+            if "sunny in Oslo" in seen:
+                return "Thought: I now know the final answer\nFinal Answer: It is sunny in Oslo."
+            return 'Thought: I look it up\nAction: weather\nAction Input: {"city": "Oslo"}'
+
+        def supports_function_calling(self):
+            return False
+
+    def agent():
+        crewai.event_listener()
+        tools = crewai.recorded_tools([Weather()])
+        worker = crew.Agent(role="guide", goal="g", backstory="b", llm=Scripted(model="scripted"), tools=tools)
+        task = crew.Task(description="The weather in Oslo?", expected_output="a sentence", agent=worker)
+        return crew.Crew(agents=[worker], tasks=[task]).kickoff().raw
+
+    # CrewAI's own draws of ids and times come in another order in the second run.
+    check(store, agent, planner=True, nondet=False)
+
+
+def test_claude_hooks_note_tools_and_functions_are_substituted(store):
+    sdk = pytest.importorskip("claude_agent_sdk")
+    from annals.adapters import claude_agent_sdk
+
+    @sdk.tool("weather", "The weather of a city.", {"city": str})
+    @annals.tool
+    async def weather(arguments):
+        ran.append(arguments["city"])
+        return {"content": [{"type": "text", "text": f"sunny in {arguments['city']}"}]}
+
+    async def work():
+        # What the SDK does when its other process asks for a tool, and tells that it was used.
+        options = sdk.ClaudeAgentOptions(hooks=claude_agent_sdk.tool_hooks())
+        result = await weather.handler({"city": "Oslo"})
+        (matcher,) = options.hooks["PostToolUse"]
+        used = {"hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_input": {}, "tool_response": {}}
+        assert await matcher.hooks[0](used, "id", {"signal": None}) == {}
+        return result
+
+    check(store, lambda: asyncio.run(work()), planner=True)

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import datetime
+import json
 import os
 import random
 import secrets
@@ -318,6 +319,51 @@ def test_state_keeps_its_types():
 def test_state_that_cannot_be_stored_is_named(make, path, store):
     with annals.record("r", store=store) as run, pytest.raises(annals.NotSerializable, match=path):
         run.snapshot(make())
+
+
+def test_plain_states_are_written_as_json_does_it():
+    # Plain data is written in Rust, the rest in Python: both must give the bytes of `json.dumps`.
+    seed = random.SystemRandom().getrandbits(32)
+    made = random.Random(seed)
+    alphabet = [*map(chr, range(0, 160)), "é", "\u2028", "\ud800", "😀", "\x7f", "/"]
+
+    def text():
+        return "".join(made.choices(alphabet, k=made.choice([0, 1, 5, 63, 64, 65, 200])))
+
+    def value(depth):
+        kinds = [
+            lambda: None, lambda: True, lambda: False, lambda: made.randint(-5, 5), lambda: made.getrandbits(80),
+            lambda: -made.getrandbits(63), lambda: made.uniform(-1, 1), lambda: 1e300, lambda: 5e-324, lambda: -0.0, text,
+        ]  # fmt: skip
+        if depth:
+            kinds += [
+                lambda: [value(depth - 1) for _ in range(made.randrange(4))],
+                lambda: {text().lstrip("$"): value(depth - 1) for _ in range(made.randrange(4))},
+            ] * 4
+        return made.choice(kinds)()
+
+    for number in range(300):
+        state = value(5)
+        plain = json.dumps(state, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        assert snapshots.encode_bytes(state) == plain, f"seed {seed}, state {number}"
+
+
+def test_mixed_states_are_written_as_python_does_it():
+    shared = [1]
+    state = {"a": [(1, 2), {"b": {3: "x"}}], "$c": {"d": b"e"}, "f": [shared, shared], "g": {"h": float("nan")}, "é": Typed(a=1)}
+    plain = json.dumps(snapshots.encode(state), separators=(",", ":"), ensure_ascii=False).encode()
+    assert snapshots.encode_bytes(state) == plain
+    deep = []
+    for _ in range(300):
+        deep = [deep]
+    with pytest.raises(annals.NotSerializable, match="more than 200 deep"):
+        snapshots.encode_bytes({"deep": deep})
+    with pytest.raises(annals.NotSerializable, match=r"\$\.tools\[2\]\.client: a generator"):
+        snapshots.encode_bytes({"tools": [1, 2, {"client": (n for n in "x")}]})
+    with pytest.raises(annals.NotSerializable, match=r"\$\.tools\[1\]: a cycle: it contains \$ again"):
+        cyclic = {"tools": [1]}
+        cyclic["tools"].append(cyclic)
+        snapshots.encode_bytes(cyclic)
 
 
 def test_cycle_is_named():

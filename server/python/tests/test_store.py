@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import asyncio
 import importlib.util
+import json
 import multiprocessing
 import os
 import struct
@@ -25,6 +26,24 @@ with annals.open(sys.argv[1]) as store:
     space = store.namespace()
     for number in range(int(sys.argv[3])):
         space.put("notes", f"{sys.argv[2]}-{number:04}", b"value of " + sys.argv[2].encode())
+"""
+
+
+RECORDER = """
+import sys, annals
+with annals.open(sys.argv[1]) as store:
+    print("held", store.held)
+    space = store.namespace()
+    abandoned = space.begin_run("abandoned")
+    abandoned.record("llm", "in", "out")
+    with space.begin_run("beside") as run:
+        seqs = [run.record("llm", "in", "out"), run.record("tool", "in two", "out", parent=1)]
+        print("frames", *seqs, end=", ")
+        print("state at", run.snapshot('{"a":1}'))
+    info = space.run("beside").info
+    print("ended", info.status, info.frames)
+    frame = next(iter(space.run("beside")))
+    print("read", frame.input.decode(), frame.output.decode())
 """
 
 
@@ -185,6 +204,38 @@ class Asyncio(StoreCase):
         self.assertEqual(asyncio.run(work()), (b"1", [b"out"]))
 
 
+class Search(StoreCase):
+    def test_memory_is_recalled_by_a_question(self):
+        space = self.open().namespace()
+        self.assertEqual(space.recall("Why was application #42 rejected?"), [])
+        entry = '{"id":"d1","value":{"query":"Why was application #42 rejected?","answer":"credit below floor"}}'
+        other = '{"id":"d2","value":{"query":"Why was application #43 approved?","answer":"good credit"}}'
+        self.assertEqual([space.remember(entry), space.remember(other)], ["d1", "d2"])
+        space.remember(entry, tenant="bank")
+        (hit,) = space.recall("why was #42 rejected?", k=5)
+        self.assertEqual(json.loads(hit.entry)["value"]["answer"], "credit below floor")
+        self.assertEqual((hit.identity, hit.score > 0.5), ("_/_/_", True))
+        self.assertEqual([hit.identity for hit in space.recall("rejected #42", tenant="bank")], ["bank/_/_"])
+        self.assertEqual(space.recall("the weather in Oslo"), [])
+        with self.assertRaises(annals.Invalid):
+            space.remember("no JSON")
+
+    def test_nearest_keys_are_found_by_vectors(self):
+        space = self.open().namespace()
+        with self.assertRaises(annals.NotFound):
+            space.nearest("words", [1.0, 0.0])
+        for number in range(10):
+            space.put_embedded("notes", f"n{number}", "text", {"words": [1.0, number / 10]})
+        hits = space.nearest("words", [1.0, 0.31], k=2)
+        self.assertEqual([(hit.keyspace, hit.key) for hit in hits], [("notes", b"n3"), ("notes", b"n4")])
+        self.assertGreater(hits[0].score, 0.999)
+        space.put("notes", "n3", "no vector")
+        self.assertEqual([hit.key for hit in space.nearest("words", [1.0, 0.31], k=1)], [b"n4"])
+        for wrong in ([1.0], [float("nan"), 1.0], [0.0, 0.0]):
+            with self.assertRaises(annals.Invalid):
+                space.nearest("words", wrong)
+
+
 class Handles(StoreCase):
     def test_closed_store_is_refused(self):
         store = self.open()
@@ -276,6 +327,18 @@ class Processes(StoreCase):
             self.assertEqual(answers.get(), b"1", method)
             child.join()
             self.assertEqual(child.exitcode, 0, method)
+
+    def test_run_beside_another_holder_goes_through_it(self):
+        # A run of `begin_run` was refused with Locked where another process held the store.
+        store = self.open()
+        store.namespace().put("notes", "a", "1")
+        recorder = subprocess.run([sys.executable, "-c", RECORDER, str(self.path)], capture_output=True, text=True)
+        self.assertEqual((recorder.returncode, recorder.stderr), (0, ""))
+        self.assertEqual(recorder.stdout, "held False\nframes 1 2, state at 2\nended ok 2\nread in out\n")
+        reader = store.namespace().run("beside")
+        self.assertEqual([(frame.seq, frame.input) for frame in reader], [(1, b"in"), (2, b"in two")])
+        self.assertEqual(reader.snapshot_at(2), (2, b'{"a":1}'))
+        self.assertEqual(store.namespace().run("abandoned").info.status, "abandoned")
 
     def test_four_processes_write_at_once(self):
         command = [sys.executable, "-c", WRITER, str(self.path)]

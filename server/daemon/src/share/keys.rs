@@ -10,15 +10,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use annals::{
-    Durability, ErrorKind, Keyspace, Namespace, Options, Store,
+    Durability, ErrorKind, Keyspace, Namespace, Options, RunSpec, Store,
     kv::{Content, History, ScanRange},
 };
+use annals_proxy::destination::RemoteSpace as _;
 use annals_wire::resp::Reply;
 use annals_wire::schema::recorder::RecorderCommand;
 use annals_wire::words::{CommandArguments, invalid};
 
 use super::holder::{RETRY_PAUSE, StoreHolder};
 use super::notes::{Note, NoteSpace, NotedRuns};
+use super::remote::{JoinOutcome, RemoteStore};
+use super::runs::SharedRun;
 use super::shared::OPEN_TRIES;
 use super::wire::{LinkError, LinkResult, LinkWire, bug};
 
@@ -159,6 +162,30 @@ impl SharedKeys {
             |space, _| scan(space, keyspace, range),
             |wire| decode_scan(wire.ask(&scan_words(keyspace, range))?, range.keys_only),
         )
+    }
+
+    /// Begins a run, here or through the process that holds the store.
+    ///
+    /// # Errors
+    /// As [`Namespace::begin_run`]; `Locked` if a process holds the store without serving it.
+    pub fn begin_run(&self, namespace: &str, spec: &RunSpec) -> annals::Result<SharedRun> {
+        let mut last = None;
+        for _ in 0..OPEN_TRIES {
+            if let Some(store) = self.local() {
+                let run = store.namespace(namespace)?.begin_run(spec.clone())?;
+                return Ok(SharedRun::Local(Arc::new(run)));
+            }
+            if let JoinOutcome::Joined(remote) = RemoteStore::join(&self.0, namespace)? {
+                return remote.begin_run(spec).map(SharedRun::Remote);
+            }
+            match self.0.open() {
+                Ok(_) => continue,
+                Err(error) if error.kind() == ErrorKind::Locked => last = Some(error),
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(RETRY_PAUSE);
+        }
+        Err(last.unwrap_or_else(|| bug("a store is neither held nor free")))
     }
 
     /// Closes the store if this process holds it.

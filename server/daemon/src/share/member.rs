@@ -105,6 +105,7 @@ impl RecorderSession {
             RecorderCommand::Ping => Ok(Reply::Simple("PONG".into())),
             RecorderCommand::BeginRun => self.begin_run(arguments),
             RecorderCommand::ResumeRun => self.resume_run(arguments),
+            RecorderCommand::SnapshotRun => self.snapshot_run(arguments),
             RecorderCommand::EndRun => self.end_run(arguments),
             RecorderCommand::RememberRun => self.remember(arguments),
             RecorderCommand::PutMemory => self.put_memory(arguments),
@@ -223,6 +224,25 @@ impl RecorderSession {
         }
         self.runs.insert(name, resumed.run);
         Ok(Reply::text(reply))
+    }
+
+    fn snapshot_run(&self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+        let run = self.run(arguments)?;
+        let state = arguments.bytes("a state")?;
+        arguments.end()?;
+        let stored = run.snapshot(state.clone(), &[]);
+        let is_conflict = stored.as_ref().is_err_and(|error| error.kind() == ErrorKind::Conflict);
+        if is_conflict {
+            // The recorder sends it again if its connection ended before the reply.
+            let reader = self.space()?.run(run.name())?;
+            let found = reader.snapshot_at(reader.info().frames)?;
+            if let Some(found) =
+                found.filter(|found| found.seq == reader.info().frames && found.state == state)
+            {
+                return Ok(Reply::Integer(found.seq.into()));
+            }
+        }
+        Ok(Reply::Integer(stored?.into()))
     }
 
     fn end_run(&mut self, arguments: &mut CommandArguments) -> annals::Result<Reply> {

@@ -14,7 +14,7 @@
 //! Layout: `socket` (its path), `host` (the listener of the process that holds the store), `member` (one of its
 //! connections), `upkeep` (what else a host does for others), `holder` (who holds the store), `wire` and `link` (a
 //! recorder's connection, and what is not acknowledged), `remote` (runs and frames over a link), `ask` (one command
-//! to the process that holds the store), `shared` (either side of runs), `keys` (either side of keyspaces), `notes`
+//! to the process that holds the store), `shared` and `runs` (either side of runs), `keys` (either side of keyspaces), `notes`
 //! (runs that are made of notes of many connections).
 //!
 //! Out of scope: cached answers and forks that go on do not go through the socket. The mode of the socket file
@@ -28,6 +28,7 @@ mod link;
 mod member;
 mod notes;
 mod remote;
+mod runs;
 mod shared;
 mod socket;
 #[cfg(test)]
@@ -38,5 +39,6 @@ mod wire;
 pub use ask::{AskOutcome, HolderWait, RecorderHost, ask_daemon, ask_or_open, open_or_wait};
 pub(crate) use host::{HandoverBytes, Host};
 pub use keys::{KeyChange, KeyRange, KeyScan, SharedKeys};
+pub use runs::SharedRun;
 pub use shared::Shared;
 pub(crate) use socket::{ListeningSocket, listen_at, listen_guarded};

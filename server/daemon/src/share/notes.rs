@@ -45,7 +45,8 @@ impl NotedRuns {
     ) -> annals::Result<Ticket> {
         let submit = |run: &Run| {
             // The id is short enough to stand in the frame's record, and equal outputs are stored once.
-            let frame = Frame::new(Component::Other(COMPONENT.to_owned()), note.id.as_str(), note.output.clone());
+            let frame =
+                Frame::new(Component::Other(COMPONENT.to_owned()), note.id.as_str(), note.output.clone());
             let mut batch = run.batch()?;
             batch.durability(Durability::Disk);
             batch.keys(keys())?;

@@ -109,6 +109,23 @@ impl RemoteRun for SocketRun {
         }
     }
 
+    fn record(&self, frame: &Frame) -> annals::Result<u32> {
+        let words = self.words(RecorderCommand::AddFrame).word(frame.component.name().as_bytes());
+        let words = words.word(bytes(&frame.input)?).word(bytes(&frame.output)?).frame(frame);
+        let mut link = self.remote.link();
+        let seq = link.next_frame(&self.name)?;
+        link.call(RecordingStep::new(StepKind::Frame(seq), &self.name, words))?;
+        Ok(seq)
+    }
+
+    fn snapshot(&self, state: &[u8]) -> annals::Result<u32> {
+        let words = self.words(RecorderCommand::SnapshotRun).word(state);
+        let mut link = self.remote.link();
+        let last = link.next_frame(&self.name)? - 1;
+        link.call(RecordingStep::new(StepKind::Repeatable, &self.name, words))?;
+        Ok(last)
+    }
+
     fn begin_frame(&self, frame: &Frame) -> annals::Result<Box<dyn RemoteFrame>> {
         let words = self.words(RecorderCommand::BeginFrame).word(frame.component.name().as_bytes());
         let words = words.word(bytes(&frame.input)?).frame(frame);

@@ -30,6 +30,7 @@ from annals._annals import (
     Gone,
     Invalid,
     Locked,
+    MemoryHit,
     Namespace,
     NotFound,
     Poisoned,
@@ -39,6 +40,7 @@ from annals._annals import (
     Store,
     Unavailable,
     Unsupported,
+    VectorHit,
     __version__,
 )
 from annals._tables import Difference, attach, difference
@@ -57,6 +59,7 @@ __all__ = [
     "Gone",
     "Invalid",
     "Locked",
+    "MemoryHit",
     "Namespace",
     "NotFound",
     "Poisoned",
@@ -66,6 +69,7 @@ __all__ = [
     "Store",
     "Unavailable",
     "Unsupported",
+    "VectorHit",
     "__version__",
     "difference",
     "find_store",

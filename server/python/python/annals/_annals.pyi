@@ -1,6 +1,6 @@
 """The extension module. `import annals` has everything of it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +11,10 @@ class Buffer(Protocol):
 Content = bytes | str | bytearray | memoryview | Buffer
 
 __version__: str
+
+def chunk_digests(value: bytes, start: int, chunk_bytes: int, count: int) -> bytes: ...
+def encode_state(value: Any, other: Callable[[Any, str, dict[int, str]], bytes]) -> bytes: ...
+def invalid_headers(headers: list[tuple[bytes, bytes]]) -> list[str]: ...
 
 class Error(Exception): ...
 class Invalid(Error): ...
@@ -73,7 +77,43 @@ class Namespace:
     def resume_run(self, name: str) -> Run: ...
     def run(self, name: str) -> RunReader: ...
     def runs(self) -> list[RunInfo]: ...
+    def recall(
+        self,
+        question: str,
+        *,
+        k: int = 10,
+        min_score: float | None = None,
+        tenant: str | None = None,
+        principal: str | None = None,
+        conversation: str | None = None,
+        across_conversations: bool = False,
+    ) -> list[MemoryHit]: ...
+    def remember(
+        self,
+        entry: str,
+        *,
+        tenant: str | None = None,
+        principal: str | None = None,
+        conversation: str | None = None,
+    ) -> str: ...
+    def put_embedded(
+        self, keyspace: str, key: Content, value: Content, vectors: dict[str, Sequence[float]]
+    ) -> None: ...
+    def nearest(
+        self, embedder: str, vector: Sequence[float], *, k: int = 10, min_score: float = -1.0, exact: bool = False
+    ) -> list[VectorHit]: ...
     def drop_run(self, name: str, why: str = "dropped from Python") -> None: ...
+
+class MemoryHit:
+    entry: str
+    identity: str
+    score: float
+
+class VectorHit:
+    score: float
+    keyspace: str | None
+    key: bytes | None
+    snapshot: tuple[int, int] | None
 
 class Run:
     @property

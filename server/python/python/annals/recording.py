@@ -130,11 +130,17 @@ class Recording(_Session):
             return None
         self.flush(lane)
         exchange = self._run.exchange(method, url, headers, body)
+        self.note_invalid(headers, f"the request {method} {url.partition('?')[0]}")
         lane.note_call(exchange.seq)
-        holder = ExchangeHolder(exchange)
+        holder = ExchangeHolder(exchange, self, url)
         with self._lock:
             self._exchanges.add(holder)
         return holder
+
+    def note_invalid(self, headers, of: str) -> None:
+        """Says which headers a frame does not have, because HTTP does not allow them."""
+        for name in _annals.invalid_headers(headers):
+            self.note(f"the header {name!r} of {of}: HTTP does not allow it")
 
     def begin_call(self, lane, component: str, name: str, input: bytes, metadata: dict):
         """Begins the frame of another call, such as a tool's. Returns it with its metadata."""
@@ -165,10 +171,8 @@ class Recording(_Session):
         """
         from annals import snapshots
 
-        encoded = snapshots.encode_bytes(state)
         with lanes.inside():
-            self._run.record("state", b"", b"", _json({"snapshot": label}))
-            return self._run.snapshot(encoded)
+            return self._run.snapshot(state, snapshots.encode_other, _json({"snapshot": label}))
 
     def _finish(self, failed: bool) -> None:
         self._leave()
@@ -188,12 +192,17 @@ class Recording(_Session):
 class ExchangeHolder:
     """The Python side of an exchange, so that an open one can be ended with its session."""
 
-    __slots__ = ("__weakref__", "_exchange", "head", "part")
+    __slots__ = ("__weakref__", "_exchange", "_session", "_url", "part")
 
-    def __init__(self, exchange) -> None:
+    def __init__(self, exchange, session: Recording, url: str) -> None:
         self._exchange = exchange
-        self.head = exchange.head
+        self._session = session
+        self._url = url
         self.part = exchange.part
+
+    def head(self, status: int, headers) -> None:
+        self._exchange.head(status, headers)
+        self._session.note_invalid(headers, f"the answer of {self._url.partition('?')[0]}")
 
     def end(self, broken: str | None = None) -> None:
         self._exchange.end(broken)

@@ -27,6 +27,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from annals._annals import encode_state
 from annals.errors import Invalid, NotSerializable
 
 DEPTH_MAX = 200
@@ -42,7 +43,16 @@ _SCALARS = {
 
 def encode_bytes(value: Any) -> bytes:
     """The value as bytes: equal values give equal bytes. A copy: later changes of the value do not reach it."""
-    return json.dumps(encode(value), separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return encode_state(value, encode_other)
+
+
+def encode_other(value: Any, path: str, above: dict[int, str]) -> bytes:
+    """For `encode_state`, which writes plain data: a value that is none, or that it refuses."""
+    return _json_bytes(_encode(value, path, above))
+
+
+def _json_bytes(encoded: Any) -> bytes:
+    return json.dumps(encoded, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def decode_bytes(data: bytes) -> Any:

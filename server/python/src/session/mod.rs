@@ -23,6 +23,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<replay::ReplaySession>()?;
     module.add_class::<replay::Answer>()?;
     module.add_class::<replay::CallResult>()?;
+    module.add_function(wrap_pyfunction!(record::invalid_headers, module)?)?;
     module.add_function(wrap_pyfunction!(replay::snapshot, module)?)?;
     module.add_function(wrap_pyfunction!(replay::frames, module)?)?;
     module.add_function(wrap_pyfunction!(tapes::export_tape, module)?)?;

@@ -12,6 +12,7 @@ use pyo3::types::PyDict;
 use super::errors::{forked_error, session_error};
 use super::python_error;
 use super::stores::StoreUse;
+use crate::states;
 
 /// Names and values of headers.
 pub(super) type Headers = Vec<(Vec<u8>, Vec<u8>)>;
@@ -147,9 +148,18 @@ impl RecordingSession {
         })
     }
 
-    /// Stores a state after the last frame, and returns that frame's number.
-    fn snapshot(&self, py: Python<'_>, state: Vec<u8>) -> PyResult<u32> {
-        self.with(py, |recording| recording.snapshot(state))
+    /// Records a frame with a state after it, and returns its number. `other` writes what is not plain data, as
+    /// `encode_state` says.
+    fn snapshot(
+        &self,
+        py: Python<'_>,
+        state: &Bound<'_, PyAny>,
+        other: &Bound<'_, PyAny>,
+        metadata: Vec<u8>,
+    ) -> PyResult<u32> {
+        let state = states::encode(state, other)?;
+        let frame = Frame::new(component_of("state"), "", "").metadata(metadata);
+        self.with(py, |recording| recording.snapshot(frame, state))
     }
 
     /// Ends the run as `ok` or `failed` and returns its counts.
@@ -184,6 +194,12 @@ impl Drop for RecordingSession {
             std::mem::forget(lock(&self.open).take());
         }
     }
+}
+
+/// The names of headers that are left out of frames, because HTTP does not allow them.
+#[pyfunction]
+pub(super) fn invalid_headers(headers: Headers) -> Vec<String> {
+    annals_proxy::in_process::invalid_headers(&headers)
 }
 
 fn component_of(name: &str) -> Component {

@@ -93,6 +93,17 @@ impl StoreHandle {
         }
     }
 
+    /// The store for reading: if another process holds it, a view of it from now.
+    ///
+    /// # Errors
+    /// As [`StoreHandle::source`] and [`Store::open_read_only`].
+    pub(crate) fn readable(&self) -> annals::Result<Store> {
+        match self.store() {
+            Err(error) if error.kind() == ErrorKind::Locked => Store::open_read_only(&self.path),
+            other => other,
+        }
+    }
+
     fn close(&self) -> annals::Result<()> {
         if self.is_closed.swap(true, Ordering::AcqRel) || std::process::id() != self.process {
             return Ok(());
@@ -153,7 +164,7 @@ impl PyStore {
 
     /// The names of its namespaces.
     fn namespaces(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        py.detach(|| self.0.store()?.namespaces()).map_err(to_py)
+        py.detach(|| self.0.readable()?.namespaces()).map_err(to_py)
     }
 
     /// A namespace: runs and keyspaces of one tenant.

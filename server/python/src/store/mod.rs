@@ -7,6 +7,7 @@ pub(crate) mod errors;
 mod handle;
 mod namespace;
 mod run;
+mod search;
 
 use pyo3::prelude::*;
 
@@ -14,6 +15,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     module.add_class::<handle::PyStore>()?;
     module.add_class::<namespace::PyNamespace>()?;
+    module.add_class::<search::PyMemoryHit>()?;
+    module.add_class::<search::PyVectorHit>()?;
     module.add_class::<run::PyRun>()?;
     module.add_class::<run::PyRunReader>()?;
     module.add_class::<run::PyFrames>()?;

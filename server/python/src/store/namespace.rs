@@ -1,9 +1,14 @@
 //! A namespace: its keyspaces, wherever the store is held, and its runs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use annals::{Namespace, RunSpec, kv::ScanRange};
-use annals_daemon::{KeyChange, KeyRange};
+use annals::{
+    Durability, Namespace, RunSpec,
+    kv::{History, ScanRange},
+};
+use annals_daemon::{KeyChange, KeyRange, SharedRun};
+use annals_memory::{Identity, MemoryQuery};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString};
@@ -11,6 +16,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString};
 use super::errors::to_py;
 use super::handle::{StoreHandle, StoreSource};
 use super::run::{PyRun, PyRunInfo, PyRunReader};
+use super::search;
 
 /// The runs and keyspaces of one tenant. `Store.namespace` opens one.
 #[pyclass(frozen, module = "annals", name = "Namespace")]
@@ -73,6 +79,10 @@ impl PyNamespace {
 
     fn engine(&self) -> annals::Result<Namespace> {
         self.handle.store()?.namespace(&self.name)
+    }
+
+    fn reader(&self) -> annals::Result<Namespace> {
+        self.handle.readable()?.namespace(&self.name)
     }
 
     fn get_value(&self, keyspace: &str, key: &[u8]) -> annals::Result<Option<Vec<u8>>> {
@@ -180,33 +190,33 @@ impl PyNamespace {
         if let Some(metadata) = metadata {
             spec = spec.metadata(metadata);
         }
-        let run = py.detach(|| self.engine()?.begin_run(spec)).map_err(to_py)?;
-        Ok(PyRun::new(&self.handle, Arc::new(run)))
+        let run = py.detach(|| self.handle.shared()?.begin_run(&self.name, &spec)).map_err(to_py)?;
+        Ok(PyRun::new(&self.handle, &self.name, run))
     }
 
     /// Begins a run that shares another run's frames up to frame `at`; with `edit` it records `at` anew.
     #[pyo3(signature = (run, at, name, *, edit = false))]
     fn fork(&self, py: Python<'_>, run: &str, at: u32, name: &str, edit: bool) -> PyResult<PyRun> {
         let fork = py.detach(|| self.engine()?.fork(run, at, edit, RunSpec::new(name))).map_err(to_py)?;
-        Ok(PyRun::new(&self.handle, Arc::new(fork)))
+        Ok(PyRun::new(&self.handle, &self.name, SharedRun::Local(Arc::new(fork))))
     }
 
     /// Takes up a run again that is open or abandoned.
     fn resume_run(&self, py: Python<'_>, name: &str) -> PyResult<PyRun> {
         let resumed = py.detach(|| self.engine()?.resume_run(name)).map_err(to_py)?;
-        Ok(PyRun::new(&self.handle, resumed.run))
+        Ok(PyRun::new(&self.handle, &self.name, SharedRun::Local(resumed.run)))
     }
 
     /// A recorded run.
     fn run(&self, py: Python<'_>, name: &str) -> PyResult<PyRunReader> {
-        let reader = py.detach(|| self.engine()?.run(name)).map_err(to_py)?;
+        let reader = py.detach(|| self.reader()?.run(name)).map_err(to_py)?;
         Ok(PyRunReader::new(&self.handle, reader))
     }
 
     /// All runs, oldest first.
     fn runs(&self, py: Python<'_>) -> PyResult<Vec<PyRunInfo>> {
         py.detach(|| {
-            self.engine()?.runs()?.map(|info| info.map(PyRunInfo::from)).collect::<annals::Result<_>>()
+            self.reader()?.runs()?.map(|info| info.map(PyRunInfo::from)).collect::<annals::Result<_>>()
         })
         .map_err(to_py)
     }
@@ -217,12 +227,88 @@ impl PyNamespace {
         py.detach(|| self.engine()?.drop_run(name, "python", why).map(drop)).map_err(to_py)
     }
 
+    /// Memory entries that answer a question, the best first. Without a store of this process it reads only.
+    #[pyo3(signature = (question, *, k = 10, min_score = None, tenant = None, principal = None, conversation = None,
+        across_conversations = false))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn recall(
+        &self,
+        py: Python<'_>,
+        question: &str,
+        k: usize,
+        min_score: Option<f32>,
+        tenant: Option<String>,
+        principal: Option<String>,
+        conversation: Option<String>,
+        across_conversations: bool,
+    ) -> PyResult<Vec<search::PyMemoryHit>> {
+        let whose = Identity { tenant, principal, conversation };
+        py.detach(|| {
+            let wanted = MemoryQuery { k, min_score, across_conversations, ..MemoryQuery::default() };
+            search::recall(&self.reader()?, &whose, question, &wanted)
+        })
+        .map_err(to_py)
+    }
+
+    /// Stores a memory entry, which is JSON; returns its id. On disk when this returns.
+    #[pyo3(signature = (entry, *, tenant = None, principal = None, conversation = None))]
+    fn remember(
+        &self,
+        py: Python<'_>,
+        entry: &str,
+        tenant: Option<String>,
+        principal: Option<String>,
+        conversation: Option<String>,
+    ) -> PyResult<String> {
+        let whose = Identity { tenant, principal, conversation };
+        py.detach(|| search::remember(&self.engine()?, &whose, entry)).map_err(to_py)
+    }
+
+    /// Sets a key together with vectors of its value: a dictionary of an embedder's id to its vector.
+    fn put_embedded(
+        &self,
+        py: Python<'_>,
+        keyspace: &str,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        vectors: BTreeMap<String, Vec<f32>>,
+    ) -> PyResult<()> {
+        let (key, value) = (bytes_of(key)?, bytes_of(value)?);
+        py.detach(|| {
+            let space = self.engine()?;
+            let keyspace = match space.find_keyspace(keyspace)? {
+                Some(found) => found,
+                None => space.keyspace(keyspace, History::Latest)?,
+            };
+            let vectors: Vec<_> =
+                vectors.iter().map(|(id, vector)| (id.as_str(), vector.as_slice())).collect();
+            let mut batch = space.batch();
+            batch.put_embedded(&keyspace, &key, value, &vectors);
+            batch.submit_with(Durability::Disk)?.wait().map(drop)
+        })
+        .map_err(to_py)
+    }
+
+    /// The keys and snapshots whose vectors of this embedder are nearest to a vector, the nearest first.
+    #[pyo3(signature = (embedder, vector, *, k = 10, min_score = -1.0, exact = false))]
+    fn nearest(
+        &self,
+        py: Python<'_>,
+        embedder: &str,
+        vector: Vec<f32>,
+        k: usize,
+        min_score: f32,
+        exact: bool,
+    ) -> PyResult<Vec<search::PyVectorHit>> {
+        search::nearest(py, || self.reader(), embedder, &vector, (k, min_score, exact)).map_err(to_py)
+    }
+
     /// The names of the first keys of a keyspace: for people who look into it.
     #[pyo3(signature = (keyspace, count = 100))]
     fn keys<'py>(&self, py: Python<'py>, keyspace: &str, count: usize) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let keys = py
             .detach(|| {
-                let Some(keyspace) = self.engine()?.find_keyspace(keyspace)? else { return Ok(Vec::new()) };
+                let Some(keyspace) = self.reader()?.find_keyspace(keyspace)? else { return Ok(Vec::new()) };
                 keyspace.scan(ScanRange::all()).keys().take(count).collect::<annals::Result<Vec<_>>>()
             })
             .map_err(to_py)?;

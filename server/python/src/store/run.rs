@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use annals::runs::Frames;
-use annals::{Frame, RecordedFrame, Run, RunInfo, RunReader, Severity, Status};
+use annals::{Frame, RecordedFrame, RunInfo, RunReader, Severity, Status};
+use annals_daemon::SharedRun;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -14,17 +15,18 @@ use super::namespace::bytes_of;
 /// A run that is being recorded. `Namespace.begin_run` begins one.
 #[pyclass(frozen, module = "annals", name = "Run")]
 pub(crate) struct PyRun {
-    run: Arc<Run>,
+    run: SharedRun,
+    namespace: String,
     // Dropped after the run: the handle keeps a forked child from closing the store.
     handle: Arc<StoreHandle>,
 }
 
 impl PyRun {
-    pub(super) fn new(handle: &Arc<StoreHandle>, run: Arc<Run>) -> Self {
-        Self { run, handle: handle.clone() }
+    pub(super) fn new(handle: &Arc<StoreHandle>, namespace: &str, run: SharedRun) -> Self {
+        Self { run, namespace: namespace.to_owned(), handle: handle.clone() }
     }
 
-    fn checked(&self) -> annals::Result<&Run> {
+    fn checked(&self) -> annals::Result<&SharedRun> {
         self.handle.source()?;
         Ok(&self.run)
     }
@@ -80,7 +82,7 @@ impl PyRun {
     /// Stores a state of the agent after the last frame; returns that frame's number.
     fn snapshot(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<u32> {
         let state = bytes_of(state)?;
-        py.detach(|| self.checked()?.snapshot(state, &[])).map_err(to_py)
+        py.detach(|| self.checked()?.snapshot(state)).map_err(to_py)
     }
 
     /// Ends the run: "ok" or "failed".
@@ -88,7 +90,13 @@ impl PyRun {
     fn end(&self, py: Python<'_>, status: &str) -> PyResult<PyRunInfo> {
         py.detach(|| {
             let status: Status = status.parse()?;
-            self.checked()?.end(status).map(PyRunInfo::from)
+            let ended = match self.checked()?.end(status)? {
+                Some(info) => info,
+                None => {
+                    self.handle.readable()?.namespace(&self.namespace)?.run(self.run.name())?.info().clone()
+                }
+            };
+            Ok(PyRunInfo::from(ended))
         })
         .map_err(to_py)
     }

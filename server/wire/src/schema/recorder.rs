@@ -17,6 +17,8 @@ pub enum RecorderCommand {
     /// text with spaces: the number of frames, the status, and for each unfinished frame its number and the length
     /// of its output in the store.
     ResumeRun,
+    /// `RUN.SNAPSHOT run state`: stores a state after the last frame; replies with that frame's number.
+    SnapshotRun,
     /// `RUN.END run status`: replies with the number of frames after all of the run is on disk.
     EndRun,
     /// `RUN.REMEMBER run`: stores the outcome of an ended run in memory; replies with the number of entries,
@@ -46,7 +48,7 @@ pub enum RecorderCommand {
     /// `DIAG.RECORD session STRICT NAMESPACE namespace [TTL ms]`: records a session; replies with the report as
     /// JSON after it is on disk; needs no `STORE.USE`.
     RecordSession,
-    /// `KEYS.WRITE (PUT keyspace key value | DELETE keyspace key | NOTE run id input output | FORK run id fork |
+    /// `KEYS.WRITE (PUT keyspace key value | DELETE keyspace key | NOTE run id metadata output | FORK run id fork |
     /// DROP run)...`: +OK after all of it is on disk. The changes of keys happen together.
     WriteKeys,
     /// `KEYS.GET keyspace key`: the value, or null.
@@ -57,11 +59,12 @@ pub enum RecorderCommand {
 }
 
 impl RecorderCommand {
-    const NAMES: [(&'static str, Self); 19] = [
+    const NAMES: [(&'static str, Self); 20] = [
         ("PING", Self::Ping),
         ("STORE.USE", Self::UseStore),
         ("RUN.BEGIN", Self::BeginRun),
         ("RUN.RESUME", Self::ResumeRun),
+        ("RUN.SNAPSHOT", Self::SnapshotRun),
         ("RUN.END", Self::EndRun),
         ("RUN.REMEMBER", Self::RememberRun),
         ("RUN.INDEX", Self::IndexRuns),
