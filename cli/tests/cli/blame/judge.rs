@@ -63,9 +63,8 @@ fn questions_to_the_judge_count_in_plan_and_budget() {
     let (bench, upstream, judge) = (CliBench::new(), StepUpstream::with_fault(2), fair_judge());
     assert_eq!(bench.record_steps(&upstream, "r", &["3"]).code, 1);
     let oracle = format!("judge:{}", judge.url);
-    let rules = bench.directory.path().join("rules.toml");
-    std::fs::write(&rules, "[[price]]\nmodel = \"gpt-4o-mini\"\ninput = 1000\noutput = 1000\n").unwrap();
-    let rules = rules.to_str().unwrap().to_owned();
+    let price = "[[price]]\nmodel = \"gpt-4o-mini\"\ninput = 1000\noutput = 1000\n";
+    let rules = bench.write("rules.toml", price);
     let with = |budget: &str| {
         let blame = ["blame", "r", "--k", "3", "--jobs", "1", "--oracle", &oracle];
         bench.blame_command(&[&blame[..], &["--rules", &rules, "--budget", budget]].concat())
