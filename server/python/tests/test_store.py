@@ -338,6 +338,9 @@ class Processes(StoreCase):
         reader = store.namespace().run("beside")
         self.assertEqual([(frame.seq, frame.input) for frame in reader], [(1, b"in"), (2, b"in two")])
         self.assertEqual(reader.snapshot_at(2), (2, b'{"a":1}'))
+        # This process learns from the socket that the recorder has ended.
+        while store.namespace().run("abandoned").info.status == "open":
+            os.sched_yield()
         self.assertEqual(store.namespace().run("abandoned").info.status, "abandoned")
 
     def test_four_processes_write_at_once(self):

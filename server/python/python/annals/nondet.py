@@ -15,6 +15,7 @@ in `PASSED` are left to the system: they time, log and name things of their own,
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import datetime as _datetime
 import gc
@@ -294,8 +295,13 @@ def _install_patches(session: Any) -> None:
 
 _REFUSED = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.spawn", "os.exec",
-     "_thread.start_new_thread"}
+     "_thread.start_new_thread", "_thread.start_joinable_thread"}
 )  # fmt: skip
+_THREAD_STARTS = (
+    (_thread, "start_new_thread"),
+    (threading, "_start_new_thread"),
+    (threading, "_start_joinable_thread"),
+)
 _hooked = False
 
 
@@ -308,18 +314,24 @@ def _install_guard() -> None:
     if len(_guards) == 1:
         for name in ("monotonic", "perf_counter", "sleep"):
             lanes.replace(_time, name, _refusing(f"time.{name}"), _guard_patches)
+        # Python before 3.12 has no event for a thread's start, and 3.13 has another one.
+        for module, name in _THREAD_STARTS:
+            if hasattr(module, name):
+                lanes.replace(module, name, _refusing("a thread's start", passes=False), _guard_patches)
 
 
 _guard_patches: list[tuple[Any, str, Any]] = []
 
 
-def _refusing(name: str) -> Any:
+def _refusing(name: str, *, passes: bool = True) -> Any:
+    """Refuses calls of a guarded block; `passes` lets modules of the system call it."""
+
     def make(original: Any) -> Any:
-        def refuse(*args: Any) -> Any:
+        def refuse(*args: Any, **options: Any) -> Any:
             lane = lanes.current()
-            if lane is not None and lane.session in _guards and not _is_passed():
+            if lane is not None and lane.session in _guards and not (passes and _is_passed()):
                 raise Unrecorded(f"{name} is not recorded, and the guard of {lane.session.name} is on")
-            return original(*args)
+            return original(*args, **options)
 
         return refuse
 
