@@ -88,12 +88,14 @@ pub(super) struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// A connection that was just accepted.
-    pub(super) fn new(daemon: &Arc<Daemon>, session: Session, stream: ClientStream) -> Self {
+    /// A connection that was just accepted. It is boxed because it passes through the states of several tasks,
+    /// each of which would reserve its 2 KB.
+    pub(super) fn new(daemon: &Arc<Daemon>, session: Session, stream: ClientStream) -> Box<Self> {
         let limits =
             if session.grant.is_some() { RequestLimits::CLIENT } else { RequestLimits::UNAUTHENTICATED };
         let opened_ns = daemon.io.monotonic_ns();
-        Self { daemon: daemon.clone(), stream, session, requests: RequestDecoder::new(limits), opened_ns }
+        let requests = RequestDecoder::new(limits);
+        Box::new(Self { daemon: daemon.clone(), stream, session, requests, opened_ns })
     }
 
     /// When it has to end if nothing more arrives, on the monotonic clock; `active_ns` is the time of its
@@ -111,7 +113,7 @@ impl ClientConnection {
 /// A connection that leaves the loop, because its turn needs what would delay others.
 #[derive(Debug)]
 pub(super) struct Handback {
-    pub(super) connection: ClientConnection,
+    pub(super) connection: Box<ClientConnection>,
     /// The bytes after the turn's requests.
     pub(super) input: Vec<u8>,
     /// The turn, with the replies that were not sent yet.
@@ -121,7 +123,7 @@ pub(super) struct Handback {
 /// A connection in the loop.
 #[derive(Debug)]
 pub(super) struct LoopEntry {
-    pub(super) connection: ClientConnection,
+    pub(super) connection: Box<ClientConnection>,
     pub(super) back: oneshot::Sender<Handback>,
     /// Bytes that were read and not handled.
     pub(super) input: Vec<u8>,
@@ -189,7 +191,7 @@ impl LoopEntry {
 
     /// Runs a turn over these bytes, and keeps those that are left.
     pub(super) fn run_turn(&mut self, slot: ConnectionSlot, mut input: &[u8]) -> NextTurn {
-        let ClientConnection { daemon, session, requests, .. } = &mut self.connection;
+        let ClientConnection { daemon, session, requests, .. } = &mut *self.connection;
         self.active_ns = daemon.io.monotonic_ns();
         session.slot = Some(slot);
         // A fault of ours in one command must not end the connections of others.
@@ -208,7 +210,7 @@ impl LoopEntry {
     /// Sends the replies of its turn.
     pub(super) fn finish(&mut self, result: SettleResult) -> NextStep {
         let Some((mut turn, began_ns)) = self.turn.take() else { return NextStep::Stays };
-        let ClientConnection { daemon, stream, session, .. } = &mut self.connection;
+        let ClientConnection { daemon, stream, session, .. } = &mut *self.connection;
         if let Err(why) = result {
             turn.fail(session, &why);
         }

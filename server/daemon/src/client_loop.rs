@@ -63,7 +63,7 @@ pub(super) struct LoopInbox {
 
 #[derive(Debug, Default)]
 struct LoopRequests {
-    arrived: Vec<(ClientConnection, oneshot::Sender<Handback>)>,
+    arrived: Vec<(Box<ClientConnection>, oneshot::Sender<Handback>)>,
     databases: Vec<Arc<Databases>>,
     ends_connections: bool,
     stops: bool,
@@ -147,7 +147,7 @@ impl ClientLoop {
     }
 
     /// Serves a connection until it needs its task. `None` if it has ended.
-    pub(super) async fn serve(&self, connection: ClientConnection) -> Option<Handback> {
+    pub(super) async fn serve(&self, connection: Box<ClientConnection>) -> Option<Handback> {
         let (back, handback) = oneshot::channel();
         self.inbox.ask(|requests| requests.arrived.push((connection, back)));
         handback.await.ok()
@@ -322,7 +322,7 @@ impl LoopThread {
         }
     }
 
-    fn insert(&mut self, connection: ClientConnection, back: oneshot::Sender<Handback>) {
+    fn insert(&mut self, connection: Box<ClientConnection>, back: oneshot::Sender<Handback>) {
         let at = match self.free.pop() {
             Some(at) => at,
             None => {

@@ -43,7 +43,7 @@ enum TaskEnd {
 /// # Errors
 /// Those of reading and writing; `TimedOut` if the client exceeds a time limit.
 pub(super) async fn serve(
-    mut connection: ClientConnection,
+    mut connection: Box<ClientConnection>,
     mut stopped: watch::Receiver<bool>,
 ) -> std::io::Result<Option<RecorderHandover>> {
     let daemon = connection.daemon.clone();

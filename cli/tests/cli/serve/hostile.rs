@@ -14,8 +14,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{CliBench, ServeProcess, ask, line};
 
-/// Memory of an idle connection: its read buffer and its task.
-const IDLE_KIB: u64 = 32;
+/// Memory of an idle connection: its state and its task.
+const IDLE_KIB: u64 = 16;
 /// Freed memory that the allocator may keep, and memory for the other client's work.
 const SLACK_KIB: u64 = 64 << 10;
 /// Number of requests within which freed memory must return to the system.
