@@ -1,4 +1,6 @@
 // A daemon on a scratch store, and its API as a client of its own uses it.
+import { once } from 'node:events';
+import { createServer } from 'node:http';
 import { spawn, execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -70,6 +72,52 @@ export class Daemon {
     this.process.kill('SIGINT');
     await ended;
     rmSync(this.folder, { recursive: true, force: true });
+  }
+}
+
+/// The recorded failure of a program, and a daemon that may fork it. The program asks where to fly, and books; it
+/// fails if the answer was Oslo.
+export class ForkedAgent {
+  static async start() {
+    const agent = new ForkedAgent();
+    agent.upstream = createServer((request, response) => {
+      request.resume();
+      const message = { role: 'assistant', content: 'OSL' };
+      response.setHeader('content-type', 'application/json');
+      // In two parts, the second once the first is on its way.
+      response.write(`{"id":"c","object":"chat.completion","model":"m","choices":[{"index":0,"finish_reason":"stop",`);
+      setTimeout(() => response.end(`"message":${JSON.stringify(message)}}]}`), 50);
+    });
+    await once(agent.upstream.listen(0, '127.0.0.1'), 'listening');
+    const url = `http://127.0.0.1:${agent.upstream.address().port}`;
+    agent.daemon = Daemon.empty();
+    const program = join(agent.daemon.folder, 'agent.py');
+    writeFileSync(program, `
+import json, os, sys, urllib.request
+
+def ask(text):
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
+    headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+
+place = ask("Where shall I fly?")
+ask("Book " + place)
+print("booked", place)
+sys.exit(place == "OSL")
+`);
+    agent.command = ['python3', '-B', program];
+    process.env.OPENAI_API_KEY = 'sk-test';
+    const record = spawn(annals, ['--store', agent.daemon.store, 'record', '--run', 'night', '--upstream', url, '--', ...agent.command], { stdio: 'ignore' });
+    await once(record, 'exit');
+    await agent.daemon.serve('--allow-fork', '--', ...agent.command);
+    return agent;
+  }
+
+  async stop() {
+    await this.daemon.stop();
+    this.upstream.closeAllConnections();
+    this.upstream.close();
   }
 }
 

@@ -6,7 +6,7 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { chromium } from 'playwright-core';
-import { Daemon, fill } from './daemon.mjs';
+import { Daemon, ForkedAgent, fill } from './daemon.mjs';
 
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const images = process.env.PAGE_IMAGES;
@@ -248,25 +248,64 @@ quick('every action has a key', async () => {
   await done(page);
 });
 
-test('from a failure last night to its fork in eight actions', async () => {
-  await daemon.begin('night');
-  await daemon.frame('night', { component: 'user', request: '', response: 'Book a flight.' });
-  await daemon.frame('night', { component: 'tool', request: '{}', response: 'no seats', metadata: { tool: { name: 'book' } }, error: true });
-  await daemon.end('night', 'failed');
-  const page = await opened('#/runs');
+quick('from a failure last night to a fork that no longer fails in eight actions', async () => {
+  const provider = await ForkedAgent.start();
+  const page = await tab();
   let actions = 0;
   const act = async (what) => { actions += 1; await what; };
+  await act(page.goto(provider.daemon.link));
+  await settled(page);
   await act(page.selectOption('[name=status]', 'failed'));
   await page.waitForFunction(() => location.hash.includes('status=failed'));
   await settled(page);
   await act(page.click('tbody a:has-text("night")'));
-  await page.waitForSelector('.frame h1:has-text("Frame 2")');
-  await page.waitForSelector('.banner:has-text("book answered: no seats")');
+  await page.waitForSelector('.banner:has-text("the program ended with 1")');
+  await act(page.click('.timeline a >> nth=0'));
+  await page.waitForSelector('.frame h1:has-text("Frame 1")');
   await act(page.keyboard.press('x'));
-  assert.equal(await page.textContent('.fork code'), 'annals fork night@2');
-  figures['actions from the list of runs to the fork command'] = actions;
-  assert.ok(actions <= 8);
+  assert.equal(await page.textContent('.fork-form code'), provider.command.join(' '));
+  await act(page.selectOption('.fork-form select', { label: 'another answer' }));
+  const area = page.locator('.fork-form textarea');
+  await page.waitForFunction(() => document.querySelector('.fork-form textarea').value.includes('OSL'));
+  await act(area.fill((await area.inputValue()).replace('OSL', 'BGO')));
+  await shot(page, 'fork-form');
+  await accessible(page, 'the form of a fork');
+  await act(page.click('.fork-form button[type=submit]'));
+  await page.waitForSelector('.banner:has-text("night-fork-1")');
+  await page.waitForSelector('.fork-status:has-text("the fork ended with 0")');
+  figures['actions from the login to a fork that no longer fails'] = actions;
+  assert.ok(actions <= 8, `${actions} actions`);
+  await page.click('.fork-status summary');
+  assert.match(await page.textContent('.fork-status pre'), /booked BGO/);
+  await settled(page);
+  await shot(page, 'fork-ended');
+  await accessible(page, 'a fork that has ended');
+  assert.equal((await provider.daemon.ask('GET', '/v1/runs/night-fork-1')).status, 'ok');
+
+  // A fork that cannot be made says why, and the form stays.
+  await page.goto(`${provider.daemon.base}#/run/night/1`);
+  await page.waitForSelector('.fork-form select');
+  await page.selectOption('.fork-form select', { label: 'another parameter' });
+  await page.fill('.fork-form input >> nth=0', 'temperature');
+  await page.click('.fork-form button[type=submit]');
+  await page.waitForSelector('.fork-form [role=alert]:has-text("temperature")');
+  assert.equal(await page.inputValue('.fork-form input >> nth=0'), 'temperature');
+  page.problems = page.problems.filter((text) => !text.includes('status of 422'));
   await done(page);
+
+  // The answer as it came, in parts.
+  await page.goto(`${provider.daemon.base}#/run/night/1?raw=arrivals`);
+  await page.waitForSelector('.arrivals tbody tr');
+  assert.deepEqual(await page.locator('.arrivals td:last-child').evaluateAll((cells) => [cells.length, cells.map((cell) => cell.textContent).join('').includes('"content":"OSL"')]), [2, true]);
+  await shot(page, 'arrivals');
+
+  // A daemon that starts no forks shows the commands only.
+  const other = await opened('#/run/timed/1');
+  await other.keyboard.press('x');
+  assert.equal(await other.textContent('.fork code'), 'annals fork timed@1');
+  assert.equal(await other.locator('.fork-form').count(), 0);
+  await done(other);
+  await provider.stop();
 });
 
 quick('run that is recorded shows new frames on request', async () => {

@@ -45,8 +45,8 @@ pub use annals_proxy::{
     HostPattern, JudgeModel, Mount, MountError, Mounts, NetworkPolicy, NetworkScope, NondetError, NoticeFn,
     OnwardOptions, OnwardReport, Origin, ProxyError, QuestionHash, RecordOptions, RecordReport,
     RecordedInput, ReplayReport, RerunReport, Rerunner, RerunnerOptions, RunUsage, SessionError,
-    TrafficReport, UnrecordedTraffic, UpstreamGuard, Variable, attach, fork, inspect, keep_verdict,
-    kept_verdict, record, replay, replay_onward, run_prices, run_usage,
+    TrafficReport, UnrecordedTraffic, UpstreamGuard, Variable, attach, first_difference, fork, inspect,
+    keep_verdict, kept_verdict, record, replay, replay_onward, run_prices, run_usage,
 };
 pub use annals_review::memory_input::remember_json;
 pub use annals_review::memory_redaction::{redacted_entry, redacted_hits};

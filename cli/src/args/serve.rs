@@ -9,8 +9,8 @@ use super::shared::ProfileArgs;
 #[derive(Debug, Args)]
 #[command(
     after_help = "The daemon always listens at SOCKET in the store's directory, for its user only. Over TCP and HTTP a client needs a token. `annals token add` makes
-one. If there is none, the daemon makes one and shows it at the start. Each option can also be set in the environment and, except --config, in the file:
-socket, tcp, http, tls_cert, tls_key, http_host, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, namespace_idle_seconds, retain, sweep_every, witness, witness_every, backup_to, backup_every, backup_keep, log, and [[tokens]] with name, namespace, rights, profile, blake3, expires. An option wins over the environment, and the environment wins over the file.
+one. If there is none, the daemon makes one and shows it at the start. Each option can also be set in the environment, except --allow-fork, and in the file, except --config:
+socket, tcp, http, tls_cert, tls_key, http_host, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, namespace_idle_seconds, retain, sweep_every, witness, witness_every, backup_to, backup_every, backup_keep, log, allow_fork (a list: the command and its arguments), and [[tokens]] with name, namespace, rights, profile, blake3, expires. An option wins over the environment, and the environment wins over the file.
 On SIGHUP the daemon reads the tokens of --config and the files of --tls-cert and --tls-key again. If they are invalid, it keeps the old ones and logs why."
 )]
 pub(crate) struct ServeArgs {
@@ -78,6 +78,13 @@ pub(crate) struct ServeArgs {
     /// Number of backups of --backup-to that are kept [default: 14]
     #[arg(long, value_name = "N", env = "ANNALS_BACKUP_KEEP")]
     pub(crate) backup_keep: Option<usize>,
+    /// Let clients with a token of all rights continue a run with the command after `--`, as a fork, from the page
+    /// or over HTTP. What they change in a fork, the command's tools act on
+    #[arg(long, requires = "command")]
+    pub(crate) allow_fork: bool,
+    /// Command of --allow-fork
+    #[arg(last = true, value_name = "CMD", requires = "allow_fork")]
+    pub(crate) command: Vec<String>,
     /// Format of the log on standard error [default: human]
     #[arg(long, value_name = "FORM", env = "ANNALS_LOG")]
     pub(crate) log: Option<LogFormatArg>,

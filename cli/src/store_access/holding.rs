@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use annals::{Error, Options, Store};
-use annals_server::{AskOutcome, HolderWait, RecorderHost, ask_or_open, open_or_wait};
+use annals_server::{AskOutcome, HolderWait, RecorderHost, Shared, ask_or_open, open_or_wait};
 
 use super::StoreAccess;
 use super::failures::{engine_failure, no_namespace_failure, open_failure};
@@ -37,6 +37,19 @@ impl StoreWait {
         let store = open_or_wait(root, options, wait)?;
         print_opening(store.opening());
         Ok(store)
+    }
+
+    /// Opens a store to record into, or joins the process that holds it.
+    pub(super) fn open_shared(
+        self,
+        root: &Path,
+        namespace: &str,
+        options: &Options,
+    ) -> annals::Result<Shared> {
+        let wait = HolderWait { most: self.0, waiting: &mut print_waiting };
+        let shared = Shared::open_or_wait(root, namespace, options, wait)?;
+        shared.opening().iter().for_each(print_opening);
+        Ok(shared)
     }
 
     /// As [`ask_or_open`].

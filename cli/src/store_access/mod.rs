@@ -38,7 +38,7 @@ pub(crate) use holding::{AskedStore, StoreWait};
 pub(crate) use mcp::ToolStore;
 pub(crate) use opening::{forbid_upgrades, open_for_writing, write_options};
 pub(crate) use recording::SharedRecorder;
-pub(crate) use runs::{FrameRow, RunRow};
+pub(crate) use runs::{FrameRow, RunRow, run_row};
 pub(crate) use tapes::parse_tape;
 pub(crate) use upkeep::{diagnose, repair, restore};
 

@@ -13,7 +13,7 @@ use annals_server::{
     Program, ReplayOptions, SessionError, Shared, Supervision,
 };
 
-use super::failures::engine_failure;
+use super::failures::{engine_failure, open_failure};
 use super::opening::{print_opening, write_options};
 use super::runs::{RunRow, run_row};
 use super::{AskedStore, StoreAccess, StoreWait};
@@ -44,6 +44,35 @@ impl SharedRecorder {
             Some(policy) => shared.with_sampling(policy).map(Self).map_err(engine_failure),
             None => Ok(Self(shared)),
         }
+    }
+
+    /// As [`SharedRecorder::open`], for an existing store. Waits for a process that holds it without serving.
+    pub(crate) fn open_existing(root: &Path, namespace: &str, wait: StoreWait) -> CliResult<Self> {
+        let options = Options { durability: Durability::Process, create: false, ..write_options() };
+        wait.open_shared(root, namespace, &options).map(Self).map_err(|error| open_failure(root, error))
+    }
+
+    /// The store for reading what is recorded; if this process holds it, also for writing.
+    pub(crate) fn view(&self, root: &Path, namespace: &str) -> CliResult<StoreAccess> {
+        match self.0.local() {
+            Some(store) => Ok(StoreAccess::new(store, namespace)),
+            None => StoreAccess::open_to_read(root, namespace),
+        }
+    }
+
+    /// Continues a recorded program from a frame of its run, into a fork of this name.
+    pub(crate) fn fork_program(
+        &self,
+        reader: &RunReader,
+        origin: &Origin,
+        name: &str,
+        remember: bool,
+        forking: &ForkOptions,
+    ) -> CliResult<ForkReport> {
+        let of = reader.info();
+        let spec = RunSpec::new(name).agent(&of.agent).model(&of.model);
+        let spec = if remember { spec.tag(MEMORY_TAG, MEMORY_ON) } else { spec };
+        Ok(annals_server::fork(self.0.destination(), reader, origin, spec, forking)?)
     }
 
     /// Records into a run of this name. If `wish` is set and the name is taken, adds a number to the name.
@@ -165,21 +194,6 @@ impl StoreAccess {
                 door.close()
             }
         }
-    }
-
-    /// Continues a recorded program from a frame of its run, into a fork of this name.
-    pub(crate) fn fork_program(
-        &self,
-        reader: &RunReader,
-        origin: &Origin,
-        name: &str,
-        remember: bool,
-        forking: &ForkOptions,
-    ) -> CliResult<ForkReport> {
-        let of = reader.info();
-        let spec = RunSpec::new(name).agent(&of.agent).model(&of.model);
-        let spec = if remember { spec.tag(MEMORY_TAG, MEMORY_ON) } else { spec };
-        Ok(annals_server::fork(&self.namespace().map_err(before_start)?, reader, origin, spec, forking)?)
     }
 
     /// Replays a recorded program, and continues it live after its first divergence.

@@ -252,7 +252,7 @@ impl StoreAccess {
     }
 }
 
-pub(super) fn run_row(info: &RunInfo) -> RunRow {
+pub(crate) fn run_row(info: &RunInfo) -> RunRow {
     let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     RunRow {
         id: info.name.clone(),

@@ -8,7 +8,8 @@ use annals::io::{Io, RealIo};
 use annals_server::blame::{Oracle, RunOutcome, Verdict};
 use annals_server::providers::rename_tool_calls;
 use annals_server::{
-    BodyPath, ForkEdit, ForkEdits, ForkOptions, ForkReport, Origin, decoded_answer, new_tool_results,
+    BodyPath, ForkEdit, ForkEdits, ForkOptions, ForkReport, Origin, decoded_answer, first_difference,
+    new_tool_results,
 };
 use serde_json::Value;
 
@@ -24,7 +25,7 @@ use crate::input;
 use crate::locate;
 use crate::output::{CliOutput, dollars, plural, print_note, printable};
 use crate::rules;
-use crate::store_access::{StoreAccess, StoreWait, engine_failure};
+use crate::store_access::{SharedRecorder, StoreAccess, StoreWait, engine_failure, run_row};
 use crate::supervision::{self, RecordingEnd};
 
 /// Most bytes of an answer that replaces a recorded one.
@@ -38,38 +39,68 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
             format!("name the last frame to share, for example {}@1", address.run),
         ));
     };
-    let door = if args.no_run {
-        super::open_existing_to_write(global)?
-    } else {
-        StoreAccess::open_existing_to_record(
-            &locate::store(global.store.as_deref()),
-            &global.namespace,
-            StoreWait::from_args(global),
-        )?
-    };
+    let (root, namespace) = (locate::store(global.store.as_deref()), &global.namespace);
+    let wait = StoreWait::from_args(global);
+    let door = super::open_to_read(global)?;
     let reader = door.reader(&address.run)?;
     let parent = reader.info().name.clone();
-    let question = args.oracle.as_deref().map(|oracle| WhatIf::new(&door, &parent, oracle)).transpose()?;
     let name = args.name.clone().unwrap_or_else(|| format!("{parent}-fork-{seq}"));
-    if let Some(origin) = door.origin(&reader)?.filter(|_| !args.no_run) {
-        let forking = forking_options(args, &reader, seq, &origin)?;
-        let clock = RealIo::default();
-        let began = clock.monotonic_ns();
-        let report = door.fork_program(&reader, &origin, &name, args.live.remember, &forking)?;
-        let ran = Duration::from_nanos(clock.monotonic_ns().saturating_sub(began));
-        let verdict = question.as_ref().map(|question| question.verdict(&door, &name)).transpose();
-        let closed = door.close();
-        let waits = !forking.supervision.linger.is_zero();
-        let told = print_forked(&name, args, &report, waits);
-        let told = match verdict? {
-            // What was lost or diverged matters more than the verdict.
-            Some(verdict) if !matches!(told, Err(Failure::Message { .. })) && is_as_planned(&report) => {
-                print_verdict(&verdict, ran.as_secs_f64())
+    match door.origin(&reader)?.filter(|_| !args.no_run) {
+        Some(origin) => {
+            let recorder = SharedRecorder::open_existing(&root, namespace, wait)?;
+            let view = recorder.view(&root, namespace)?;
+            let told = run_program(&recorder, &view, args, &parent, seq, &origin, &name);
+            drop(view);
+            let closed = recorder.close();
+            told?;
+            closed.map(drop)
+        }
+        None => {
+            check_shares_frames_only(args, &parent)?;
+            StoreAccess::share_frames(&root, namespace, &reader, seq, &name, wait)?;
+            door.refresh()?;
+            let run = door.reader(&name)?.info().clone();
+            if out.json {
+                return out.object(&runs::run_and_usage_fields(&door, &run_row(&run))?);
             }
-            _ => told,
-        };
-        return if report.recorded.failure.is_some() { told } else { told.and(closed) };
+            out.line(format_args!("{name} shares frames 1 to {seq} of {parent}"))
+        }
     }
+}
+
+/// Continues the program from the frame, and says how the fork went.
+fn run_program(
+    recorder: &SharedRecorder,
+    view: &StoreAccess,
+    args: &ForkArgs,
+    parent: &str,
+    seq: u32,
+    origin: &Origin,
+    name: &str,
+) -> CliResult<()> {
+    let reader = view.reader(parent)?;
+    let question = args.oracle.as_deref().map(|oracle| WhatIf::new(view, parent, oracle)).transpose()?;
+    let forking = forking_options(args, &reader, seq, origin)?;
+    let clock = RealIo::default();
+    let began = clock.monotonic_ns();
+    let report = recorder.fork_program(&reader, origin, name, args.live.remember, &forking)?;
+    let ran = Duration::from_nanos(clock.monotonic_ns().saturating_sub(began));
+    view.refresh()?;
+    let differs_at = first_difference(&reader, &view.reader(name)?).map_err(engine_failure)?;
+    let verdict = question.as_ref().map(|question| question.verdict(view, name)).transpose();
+    let waits = !forking.supervision.linger.is_zero();
+    let told = print_forked(name, args, &report, differs_at, waits);
+    match verdict? {
+        // What was lost or diverged matters more than the verdict.
+        Some(verdict) if !matches!(told, Err(Failure::Message { .. })) && is_as_planned(&report) => {
+            print_verdict(&verdict, ran.as_secs_f64())
+        }
+        _ => told,
+    }
+}
+
+/// Refuses what only a fork that runs a program can do.
+fn check_shares_frames_only(args: &ForkArgs, parent: &str) -> CliResult<()> {
     let changes = args.response.is_some()
         || args.edit
         || args.use_tool.is_some()
@@ -82,13 +113,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
             "leave out the options and the command: the new run then shares the frames",
         ));
     }
-    let run = door.fork(&parent, seq, &name)?;
-    let object = runs::run_and_usage_fields(&door, &run);
-    door.close()?;
-    if out.json {
-        return out.object(&object?);
-    }
-    out.line(format_args!("{} shares frames 1 to {seq} of {parent}", run.id))
+    Ok(())
 }
 
 /// A question about a fork: does it still fail?
@@ -228,7 +253,13 @@ fn parse_tool_result(text: &str, reader: &RunReader, at: u32) -> CliResult<(Stri
     Ok((id, text))
 }
 
-fn print_forked(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -> CliResult<()> {
+fn print_forked(
+    name: &str,
+    args: &ForkArgs,
+    report: &ForkReport,
+    differs_at: Option<u32>,
+    waits: bool,
+) -> CliResult<()> {
     let line = |text: String| print_note(printable(&text));
     let recorded = &report.recorded;
     unremembered_line(recorded).map(line);
@@ -248,7 +279,7 @@ fn print_forked(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -
         let option = edit_option(args, *edit);
         line(format!("NOT EDITED: {option} changed no request: none came, or it has no such place"));
     }
-    let differs = match report.differs_at {
+    let differs = match differs_at {
         Some(seq) => format!("first different at frame {seq}"),
         None => "the same as its parent".to_owned(),
     };

@@ -39,6 +39,8 @@ pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
         tokens: Vec::new(),
         no_upgrade: global.no_upgrade,
         makes_no_token: false,
+        allow_fork: if args.allow_fork { args.command.clone() } else { Vec::new() },
+        executable: std::env::current_exe().ok(),
         file: args.config.clone(),
     };
     let serving = match &args.config {

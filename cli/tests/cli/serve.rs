@@ -1,6 +1,7 @@
 //! A store that a daemon serves to clients.
 
 #[cfg(target_os = "linux")]
+mod forks;
 mod hostile;
 mod hostile_http;
 mod kills;

@@ -60,6 +60,8 @@ pub struct ServeConfig {
     pub backup_keep: Option<usize>,
     /// The format of the program's log. The daemon itself only emits `tracing` events.
     pub log: Option<LogFormat>,
+    /// The command that clients of the HTTP port may continue a run with, as a fork. Empty: they start none.
+    pub allow_fork: Vec<String>,
     /// The upstreams of the proxy.
     #[serde(flatten)]
     pub upstreams: UpstreamOptions,
@@ -71,6 +73,9 @@ pub struct ServeConfig {
     /// Whether no token is made if there is none: then only links to the page log in. Only the caller sets it.
     #[serde(skip)]
     pub makes_no_token: bool,
+    /// The program `annals`, which makes forks. Only the caller sets it.
+    #[serde(skip)]
+    pub executable: Option<PathBuf>,
     /// The file that these settings come from. Its tokens are read again on SIGHUP. Only the caller sets it.
     #[serde(skip)]
     pub file: Option<PathBuf>,
@@ -153,6 +158,16 @@ pub(super) struct BackupSchedule {
     pub(super) every: Duration,
 }
 
+/// How forks are started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ForkCommand {
+    /// The program `annals`.
+    pub(super) executable: PathBuf,
+    pub(super) store: PathBuf,
+    /// The command that a fork continues with.
+    pub(super) command: Vec<String>,
+}
+
 /// Addresses to listen at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ListenAddresses {
@@ -209,6 +224,7 @@ impl ServeConfig {
             backup_every: self.backup_every.or(other.backup_every),
             backup_keep: self.backup_keep.or(other.backup_keep),
             log: self.log.or(other.log),
+            allow_fork: if self.allow_fork.is_empty() { other.allow_fork } else { self.allow_fork },
             upstreams: if self.upstreams == UpstreamOptions::default() {
                 other.upstreams
             } else {
@@ -217,6 +233,7 @@ impl ServeConfig {
             tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
             no_upgrade: self.no_upgrade || other.no_upgrade,
             makes_no_token: self.makes_no_token || other.makes_no_token,
+            executable: self.executable.or(other.executable),
             file: self.file.or(other.file),
         }
     }
@@ -311,6 +328,28 @@ impl ServeConfig {
                 refused(format!("{}:{}:{}: {}", path.display(), error.line, error.column, error.what))
             }
         }
+    }
+
+    /// The command that clients may start for a store; `None` if they start none.
+    ///
+    /// # Errors
+    /// `Refused` without an HTTP port, and if the caller names no program that makes forks.
+    pub(super) fn fork_command(&self, store: &Path) -> Result<Option<ForkCommand>, ServeError> {
+        if self.allow_fork.is_empty() {
+            return Ok(None);
+        }
+        let refused = |what: &str| ServeError::Refused(what.to_owned());
+        if self.http.is_none() {
+            return Err(refused("allow_fork needs http: forks are started over HTTP"));
+        }
+        if self.no_auth {
+            return Err(refused(
+                "allow_fork needs tokens: without them every user of this machine could run the command",
+            ));
+        }
+        let executable = self.executable.clone();
+        let executable = executable.ok_or_else(|| refused("allow_fork needs the program `annals`"))?;
+        Ok(Some(ForkCommand { executable, store: store.to_owned(), command: self.allow_fork.clone() }))
     }
 
     /// The folder of witnesses, and the interval.

@@ -86,6 +86,7 @@ pub fn serve(
     let backups = serving.backup_schedule()?;
     let tls = serving.tls_files()?.map(|files| files.load()).transpose()?;
     let profiles = serving.profiles()?;
+    let forks = serving.fork_command(root)?;
     let mounts = serving.upstreams.mounts().map_err(|error| ServeError::Refused(error.to_string()))?;
     // The writer and the clients need cores, too: on two cores, a second thread here costs a fifth of the
     // read throughput.
@@ -149,7 +150,7 @@ pub fn serve(
         let unasked = (!asks).then(|| owner.clone());
         let at = doors.http.as_ref().and_then(|listener| listener.local_addr().ok());
         let hosts = at.map(|address| ServerHosts::new(address, has_tls, &serving.http_host));
-        let http = hosts.map(|hosts| HttpApi::new(daemon.clone(), unasked, hosts, mounts));
+        let http = hosts.map(|hosts| HttpApi::new(daemon.clone(), unasked, hosts, mounts, forks));
         tracing::info!(store = %store.id(), namespace, "the daemon serves");
         let shared = Arc::new(ServerShared { daemon, host, store: store.clone(), owner, asks, http, tls });
         serve_listeners(&shared, doors, ended, waiting).await;
@@ -303,6 +304,9 @@ async fn serve_listeners(
     drop(places);
     let again = interrupted();
     let _ = stop.send(true);
+    if let Some(http) = &shared.http {
+        http.stop_forks();
+    }
     let orderly = async {
         // A client that does not take its last replies is not waited for.
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, async { while tasks.join_next().await.is_some() {} })

@@ -164,6 +164,7 @@ async function drawRaw(into, source, run, seq, side, whole = false) {
     replace(into, h("div", { class: "about dim" }, `metadata, ${bytesText(text.length)} `, copyButton(text, "copy", "metadata")), h("pre", { class: "body" }, prettyJson(text)));
     return;
   }
+  if (side === "arrivals") return drawArrivals(into, source, run, seq);
   const { bytes, length, redacted } = await source.body(run, seq, side, whole ? 0 : RAW_BYTES);
   let text = null;
   try {
@@ -179,6 +180,41 @@ async function drawRaw(into, source, run, seq, side, whole = false) {
     h("pre", { class: "body" }, inBlocks(shown)),
     rest < length && [h("p", { class: "dim" }, `the first ${bytesText(rest)} of ${bytesText(length)}`),
       !whole && button("show all", () => drawRaw(into, source, run, seq, side, true))]);
+}
+
+/// The most parts of an answer that are listed.
+const PARTS_MAX = 1000;
+
+/// The parts of an answer as they came: when, how long, and what.
+async function drawArrivals(into, source, run, seq) {
+  const recorded = await source.metadata(run, seq);
+  const metadata = typeof recorded === "string" ? JSON.parse(recorded || "{}") : recorded;
+  const { part_bytes: sizes = [], part_ms: times = [] } = metadata?.volatile ?? {};
+  if (!sizes.length) return replace(into, h("p", { class: "dim" }, "No parts with their times were recorded for this frame."));
+  const { bytes, length } = await source.body(run, seq, "response", RAW_BYTES);
+  // Redacted and edited answers have other bytes than those that came.
+  const total = sizes.reduce((sum, size) => sum + size, 0);
+  const decoder = new TextDecoder("utf-8", { fatal: true });
+  let isText = total === length;
+  let from = 0;
+  const rows = sizes.slice(0, PARTS_MAX).map((size, place) => {
+    const part = bytes.subarray(from, from + size);
+    from += size;
+    let text = null;
+    try {
+      text = isText && part.length === size ? decoder.decode(part, { stream: true }) : null;
+    } catch {
+      isText = false;
+    }
+    return h("tr", {}, h("td", { class: "number" }, `${countText(times[place] ?? 0)} ms`), h("td", { class: "number" }, bytesText(size)), h("td", { class: "mono wrap" }, text === null ? "" : visibleText(text)));
+  });
+  const note = total !== length ? "The stored answer has other bytes than those that came: only times and sizes are shown."
+    : !isText ? "The answer is not UTF-8 text: response shows its bytes." : null;
+  replace(into,
+    h("div", { class: "about dim" }, `${plural(sizes.length, "part")}, ${bytesText(total)}, times since the request`),
+    note && h("p", { class: "dim" }, note),
+    h("table", { class: "arrivals" }, h("thead", {}, h("tr", {}, h("th", { class: "number" }, "time"), h("th", { class: "number" }, "bytes"), h("th", {}, "part"))), h("tbody", {}, rows)),
+    sizes.length > PARTS_MAX && h("p", { class: "dim" }, `the first ${countText(PARTS_MAX)} of ${countText(sizes.length)}`));
 }
 
 /// Without the part of a character that a range cut off.

@@ -36,6 +36,7 @@ class RunView {
     await this.update(route, seq);
     loading.then(() => this.timeline.show(this.seq));
     this.loadBadges();
+    if (this.info.parent?.run && this.source.isLive) this.banner.after(forkStatus(this.source, this.run, this.stop.signal));
     if (this.info.status === "open" && this.source.isLive) this.followRun(loading);
   }
 
@@ -92,7 +93,7 @@ class RunView {
 
   rawTabs(now) {
     return h("div", { class: "about", role: "group", "aria-label": "raw" },
-      ["request", "response", "metadata"].map((side) => h("a", { href: this.address(this.seq, { raw: side }), "aria-current": side === now ? "true" : null }, h("span", { class: side === now ? "" : "dim" }, side), " ")),
+      ["request", "response", "arrivals", "metadata"].map((side) => h("a", { href: this.address(this.seq, { raw: side }), "aria-current": side === now ? "true" : null }, h("span", { class: side === now ? "" : "dim" }, side), " ")),
       h("a", { href: this.address(this.seq, { raw: null }) }, "back to the messages (r)"));
   }
 
@@ -281,7 +282,9 @@ class RunView {
     }
     const id = (view.messages ?? []).flatMap((message) => message.parts).find((part) => part.type === "tool_result")?.id;
     if (id) rows.push(["tool result", `annals fork ${at} --tool-result ${shellWord(id)}=FILE`]);
-    return h("section", { class: "fork" }, h("h2", {}, "Fork from here"),
+    const form = h("div", {});
+    if (this.source.isLive) this.source.startedForks().then(({ command }) => command && replace(form, forkForm(this.source, this.run, view, command)));
+    return h("section", { class: "fork" }, h("h2", {}, "Fork from here"), form,
       h("p", { class: "dim" }, "Runs the recorded program, or another one after --, from this frame into a new run:"),
       rows.map(([name, command]) => h("div", { class: "command" }, h("span", { class: "dim" }, name), h("code", {}, command), copyButton(command, "copy", `command for ${name}`))));
   }
@@ -376,7 +379,7 @@ class RunView {
       m: ["all messages", () => this.frame.querySelector("[data-key=m]")?.click()],
       s: ["state after the frame", () => { this.openRight(); this.loadState(this.seq, this.stateBody); this.stateBody.scrollIntoView({ block: "nearest" }); }],
       d: ["what changed in the state", () => { this.openRight(); this.loadState(this.seq, this.stateBody); this.stateBody.scrollIntoView({ block: "nearest" }); }],
-      x: ["fork from here", () => { this.openRight(); this.inspector.querySelector(".fork")?.scrollIntoView({ block: "nearest" }); this.inspector.querySelector(".fork button")?.focus(); }],
+      x: ["fork from here", () => { this.openRight(); this.inspector.querySelector(".fork")?.scrollIntoView({ block: "nearest" }); this.inspector.querySelector(".fork select, .fork button")?.focus(); }],
       b: ["most suspect step", () => { const first = this.blame?.rows?.[0]?.step ?? this.suspect?.[0]?.seq; if (first) location.hash = this.address(first); }],
       c: ["compare with its parent", () => { if (this.info?.parent?.run) location.hash = routeHash(["compare", this.info.parent.run, this.run]); }],
       p: ["play, and stop", () => this.togglePlay()], " ": ["", () => this.togglePlay()],

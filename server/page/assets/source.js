@@ -76,6 +76,23 @@ class HttpSource {
   diff(run, other) { return this.get(HttpSource.path(run, "/diff"), { with: other }); }
   search(text, signal) { return this.get("/v1/search", { q: text, count: 100 }, { signal }); }
   forks(run) { return this.get(HttpSource.path(run, "/forks")); }
+  startFork(run, asked) { return this.post(HttpSource.path(run, "/forks"), asked); }
+  stopFork(run) { return this.ask(`/v1/forks/${encodeURIComponent(run)}`, { method: "DELETE" }); }
+
+  /// The command that forks run, and the forks that this daemon has started. Neither for a reader who may not start one.
+  startedForks() {
+    return this.get("/v1/forks").catch(() => ({ command: null, forks: [] }));
+  }
+
+  /// A whole body that is text.
+  async bodyText(run, seq, side) {
+    const { bytes } = await this.body(run, seq, side);
+    try {
+      return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    } catch {
+      throw new Problem(0, "", `the ${side} is not text`);
+    }
+  }
 
   /// A frame as a person reads it. Kept, because frames that have ended never change.
   async view(run, seq, all = false) {

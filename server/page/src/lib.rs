@@ -20,6 +20,7 @@ const SCRIPT: &str = concat!(
     include_str!("../assets/source.js"),
     include_str!("../assets/frame.js"),
     include_str!("../assets/timeline.js"),
+    include_str!("../assets/fork.js"),
     include_str!("../assets/run.js"),
     include_str!("../assets/runs.js"),
     include_str!("../assets/compare.js"),

@@ -24,6 +24,31 @@ pub trait RemoteSpace: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// As [`Namespace::begin_run`]; `Locked` or `Unavailable` if no process takes it.
     fn begin_run(&self, spec: &RunSpec) -> annals::Result<Arc<dyn RemoteRun>>;
+
+    /// Begins a run that shares the frames of another run.
+    ///
+    /// # Errors
+    /// As [`Namespace::fork`]; `Locked` or `Unavailable` if no process takes it.
+    fn fork_run(&self, from: ForkPoint<'_>, spec: &RunSpec) -> annals::Result<Arc<dyn RemoteRun>>;
+}
+
+/// The point of a run at which a fork begins.
+#[derive(Debug, Clone, Copy)]
+pub struct ForkPoint<'a> {
+    /// The run's name.
+    pub run: &'a str,
+    /// The frame.
+    pub at: u32,
+    /// The fork records that frame anew; otherwise it shares the frame, too.
+    pub edit: bool,
+}
+
+impl ForkPoint<'_> {
+    /// The number of frames that the fork shares.
+    #[must_use]
+    pub const fn shared(&self) -> u32 {
+        if self.edit { self.at.saturating_sub(1) } else { self.at }
+    }
 }
 
 /// A run of a [`RemoteSpace`].
@@ -129,6 +154,15 @@ impl Destination {
         Ok(match &self.0 {
             DestinationPlace::Local(space) => NewRun::Local(Arc::new(space.begin_run(spec)?)),
             DestinationPlace::Remote(remote) => NewRun::Remote(remote.begin_run(&spec)?),
+        })
+    }
+
+    pub(crate) fn fork_run(&self, from: ForkPoint<'_>, spec: RunSpec) -> annals::Result<NewRun> {
+        Ok(match &self.0 {
+            DestinationPlace::Local(space) => {
+                NewRun::Local(Arc::new(space.fork(from.run, from.at, from.edit, spec)?))
+            }
+            DestinationPlace::Remote(remote) => NewRun::Remote(remote.fork_run(from, &spec)?),
         })
     }
 

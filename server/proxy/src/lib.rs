@@ -49,8 +49,8 @@ pub use origin::{Origin, RecordedInput};
 pub use run_usage::{RunUsage, run_prices, run_usage};
 pub use session::{
     AttachOptions, AttachReport, ForkOptions, ForkReport, OnwardOptions, OnwardReport, RecordOptions,
-    RecordReport, ReplayReport, RerunReport, Rerunner, RerunnerOptions, attach, fork, record, replay,
-    replay_onward,
+    RecordReport, ReplayReport, RerunReport, Rerunner, RerunnerOptions, attach, first_difference, fork,
+    record, replay, replay_onward,
 };
 pub use upstream::UpstreamGuard;
 pub use variables::Variable;

@@ -47,6 +47,24 @@ with annals.open(sys.argv[1]) as store:
 """
 
 
+REMEMBERER = """
+import sys, annals
+with annals.open(sys.argv[1]) as store:
+    print("held", store.held)
+    space = store.namespace()
+    entry = '{"id":"d1","value":{"query":"Why was application #42 rejected?","answer":"credit below floor"}}'
+    print(space.remember(entry, tenant="bank"), "at bank")
+    for number in range(10):
+        space.put_embedded("notes", f"n{number}", "text", {"words": [1.0, number / 10]})
+    space.drop_run("unwanted", "no longer needed")
+    for wrong in (lambda: space.put_embedded("notes", "n", "t", {"words": [1.0]}), lambda: space.drop_run("none")):
+        try:
+            wrong()
+        except annals.Error as error:
+            print(type(error).__name__, end=" " if type(error) is annals.Invalid else "\\n")
+"""
+
+
 def read_in_child(path, answers):
     with annals.open(path) as store:
         answers.put(store.namespace().get("notes", "a"))
@@ -342,6 +360,24 @@ class Processes(StoreCase):
         while store.namespace().run("abandoned").info.status == "open":
             os.sched_yield()
         self.assertEqual(store.namespace().run("abandoned").info.status, "abandoned")
+
+    def test_memory_vectors_and_drops_beside_another_holder_go_through_it(self):
+        # These were refused with Locked where another process held the store.
+        store = self.open()
+        space = store.namespace()
+        space.put("notes", "a", "1")
+        with space.begin_run("unwanted") as run:
+            run.record("llm", "in", "out")
+        program = subprocess.run([sys.executable, "-c", REMEMBERER, str(self.path)], capture_output=True, text=True)
+        self.assertEqual((program.returncode, program.stderr), (0, ""))
+        self.assertEqual(program.stdout, "held False\nd1 at bank\nInvalid NotFound\n")
+        (hit,) = space.recall("why was #42 rejected?", tenant="bank")
+        self.assertEqual(json.loads(hit.entry)["value"]["answer"], "credit below floor")
+        hits = space.nearest("words", [1.0, 0.31], k=2)
+        self.assertEqual([(hit.keyspace, hit.key) for hit in hits], [("notes", b"n3"), ("notes", b"n4")])
+        self.assertEqual(space.get("notes", "n3"), b"text")
+        with self.assertRaisesRegex(annals.Gone, "no longer needed"):
+            space.run("unwanted")
 
     def test_four_processes_write_at_once(self):
         command = [sys.executable, "-c", WRITER, str(self.path)]

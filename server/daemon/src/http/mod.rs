@@ -4,7 +4,7 @@
 //! and logs of commands also hold over HTTP. Requests below `/proxy` and `/replay` go to the proxy of many
 //! runs (`annals_proxy::proxy`).
 //!
-//! Layout: `json` (JSON to commands, replies to JSON), `bodies` (streamed bodies), `events` (server-sent events), `framing` (requests with two lengths), `replays` (replays that
+//! Layout: `json` (JSON to commands, replies to JSON), `bodies` (streamed bodies), `events` (server-sent events), `forks` (forks that a client starts), `framing` (requests with two lengths), `replays` (replays that
 //! span several requests), `mcp` (tools for agents), `page` (the debugger page and its login), `traces` (OTLP), `monitoring` (liveness, metrics), `openapi` (the description of
 //! the API), `problem` (errors), `hosts` (names of this server), `stall` (peers that do not read). The routes are the table
 //! `annals_wire::schema::routes`.
@@ -16,6 +16,7 @@
 mod bodies;
 mod cstp;
 mod events;
+mod forks;
 mod framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -55,6 +56,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as flag};
 use tokio::time::timeout;
 
+use self::forks::ForkPrograms;
 use self::framing::FramingGuard;
 pub(super) use self::hosts::ServerHosts;
 use self::json::JsonMembers;
@@ -62,6 +64,7 @@ use self::problem::HttpProblem;
 use self::replays::HttpReplays;
 use self::stall::WriteStallGuard;
 use super::access::{Grant, Rights};
+use super::config::ForkCommand;
 use super::databases::DATABASES;
 use super::perform::perform;
 use super::proxy_runs::ProxyRuns;
@@ -116,6 +119,7 @@ pub(super) struct HttpShared {
     uploads: Semaphore,
     streams: Arc<Semaphore>,
     replays: HttpReplays,
+    forks: ForkPrograms,
     mcp: McpHttp,
     /// The name of the cookie of the page's sessions: browsers send the cookies of a host to all its ports.
     session_cookie: String,
@@ -123,12 +127,14 @@ pub(super) struct HttpShared {
 }
 
 impl HttpApi {
-    /// Creates the API of a server with these names; `unasked` are the rights of a client without a token.
+    /// Creates the API of a server with these names; `unasked` are the rights of a client without a token,
+    /// `forks` is what its clients may start.
     pub(super) fn new(
         daemon: Arc<Daemon>,
         unasked: Option<Grant>,
         hosts: ServerHosts,
         mounts: Mounts,
+        forks: Option<ForkCommand>,
     ) -> Self {
         let proxy = MultiRunProxy::new(mounts);
         proxy.set_port(hosts.port());
@@ -142,6 +148,7 @@ impl HttpApi {
             uploads,
             streams: Arc::new(Semaphore::new(events::STREAMS_MAX)),
             replays: HttpReplays::default(),
+            forks: ForkPrograms::new(forks),
             mcp: McpHttp::new(BODY_BYTES_MAX),
             session_cookie: format!("annals-{}", hosts.port()),
             has_tls: hosts.has_tls(),
@@ -166,6 +173,7 @@ impl HttpApi {
         }
         let router = bodies::routes(router);
         let router = replays::routes(router);
+        let router = forks::routes(router);
         let router = traces::routes(router);
         let router = cstp::routes(router);
         let router = mcp::routes(router);
@@ -242,6 +250,11 @@ impl HttpApi {
             response.headers_mut().insert(AS_OF, HeaderValue::from(store.seqno().0));
         }
         response
+    }
+
+    /// Asks the forks that clients have started to end.
+    pub(super) fn stop_forks(&self) {
+        self.shared.forks.stop_all();
     }
 
     /// Waits until all exchanges of the proxy are written. The connections must have ended before.

@@ -3,7 +3,7 @@
 use annals_deliberation::Method;
 use serde_json::{Map, Value, json};
 
-use super::{bodies, events, mcp, replays};
+use super::{bodies, events, forks, mcp, replays};
 use annals_wire::schema::routes::{HttpRoute, HttpVerb, MemberKind, ROUTES, ReplyShape, WordSource};
 use annals_wire::schema::schemas;
 
@@ -24,6 +24,9 @@ pub(super) fn document(is_open: bool) -> Value {
     }
     for (verb, path, id, summary) in replays::DESCRIBED {
         add_operation(&mut paths, path, verb, replay_operation(path, id, summary));
+    }
+    for (verb, path, id, summary) in forks::DESCRIBED {
+        add_operation(&mut paths, path, verb, fork_operation(path, id, summary));
     }
     for (verb, path, id, summary) in events::DESCRIBED {
         add_operation(&mut paths, path, verb, event_operation(path, id, summary));
@@ -328,6 +331,46 @@ fn mcp_operation(verb: &str, id: &str, summary: &str) -> Value {
     if verb == "post" {
         operation["responses"]["202"] = json!({ "description": "The message needs no answer." });
         operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": { "type": "object" } } } });
+    }
+    operation
+}
+
+fn fork_operation(path: &str, id: &str, summary: &str) -> Value {
+    let object = |properties: Value| json!({ "application/json": { "schema": { "type": "object", "properties": properties } } });
+    let text = || json!({ "type": "string" });
+    let responses = match id {
+        "startFork" => {
+            json!({ "201": { "description": "The new run's name.", "content": object(json!({ "run": text() })) } })
+        }
+        "startedForks" => {
+            let fork = json!({ "type": "object", "properties": {
+                "run": text(), "parent": text(), "at": { "type": "integer" }, "running": { "type": "boolean" },
+                "code": { "type": ["integer", "null"] }, "output": text(),
+            } });
+            let properties = json!({
+                "command": { "type": ["array", "null"], "items": text() },
+                "forks": { "type": "array", "items": fork },
+            });
+            json!({ "200": { "description": "The oldest first.", "content": object(properties) } })
+        }
+        _ => json!({ "204": { "description": "It was asked to end." } }),
+    };
+    let mut operation = operation_object(id, summary, path_parameters(path), responses);
+    if id == "startFork" {
+        let edits = |what: &str, value: Value| json!({ "type": "object", "description": what, "additionalProperties": value });
+        operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": {
+            "type": "object",
+            "properties": {
+                "at": { "type": "integer", "description": "The frame to fork at." },
+                "name": { "type": ["string", "null"], "description": "Of the new run; default: RUN-fork-AT." },
+                "answer": { "type": ["string", "null"], "description": "Another answer of the frame." },
+                "tool_results": edits("Other results, by the id of the tool call.", text()),
+                "set": edits("Other values in the request of the frame, by JSON path.", json!({})),
+                "set_all": edits("Other values in this and all later requests, by JSON path.", json!({})),
+                "model": { "type": ["string", "null"], "description": "Another model from the frame on." },
+            },
+            "required": ["at"], "additionalProperties": false,
+        } } } });
     }
     operation
 }

@@ -60,7 +60,7 @@ impl TestApi {
         let unasked = is_open.then(|| bench.daemon.owner().unwrap());
         let mounts = annals_proxy::proxy::UpstreamOptions::default().mounts().unwrap();
         let hosts = super::ServerHosts::new(address, false, &["annals.example".to_owned()]);
-        let http = HttpApi { stall, ..HttpApi::new(bench.daemon.clone(), unasked, hosts, mounts) };
+        let http = HttpApi { stall, ..HttpApi::new(bench.daemon.clone(), unasked, hosts, mounts, None) };
         let http = Arc::new(http);
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let (end, ended) = tokio::sync::watch::channel(0);
@@ -431,7 +431,10 @@ fn openapi_document_lists_exactly_the_existing_routes() {
         }
     }
     let streams = super::bodies::DESCRIBED.len() + super::events::DESCRIBED.len();
-    assert_eq!(seen, super::ROUTES.len() + streams + super::replays::DESCRIBED.len() + 10);
+    assert_eq!(
+        seen,
+        super::ROUTES.len() + streams + super::replays::DESCRIBED.len() + super::forks::DESCRIBED.len() + 10
+    );
     // Every reference resolves.
     let text = document.to_string();
     for part in text.split("\"$ref\":\"#/components/schemas/").skip(1) {

@@ -105,7 +105,7 @@ impl RecorderHost {
     }
 }
 
-fn retry_while_locked<T>(
+pub(super) fn retry_while_locked<T>(
     wait: HolderWait<'_>,
     mut attempt: impl FnMut() -> annals::Result<T>,
 ) -> annals::Result<T> {

@@ -35,8 +35,8 @@ const PAGE_KEYS_MAX: usize = 10_000;
 /// A change of a key or of a run that is made of notes.
 #[derive(Debug, Clone)]
 pub enum KeyChange {
-    /// Sets a key.
-    Put { keyspace: String, key: Vec<u8>, value: Vec<u8> },
+    /// Sets a key, with vectors of its value by the ids of their embedders.
+    Put { keyspace: String, key: Vec<u8>, value: Vec<u8>, vectors: Vec<(String, Vec<f32>)> },
     /// Deletes a key.
     Delete { keyspace: String, key: Vec<u8> },
     /// Adds a frame to a run, which begins with its first note. The frame's input is the id. Metadata is JSON or empty.
@@ -188,6 +188,28 @@ impl SharedKeys {
         Err(last.unwrap_or_else(|| bug("a store is neither held nor free")))
     }
 
+    /// Runs `local` if this process holds the store, else a command in the process that holds it: returns its reply
+    /// as text. If that process goes away before it replies, the command goes to the next one.
+    ///
+    /// # Errors
+    /// Those of `local` and of the command; `Locked` if a process holds the store without serving it.
+    pub fn run_or_ask(
+        &self,
+        namespace: &str,
+        local: impl Fn(&Namespace) -> annals::Result<String>,
+        words: &[&[u8]],
+    ) -> annals::Result<String> {
+        let words: Vec<Vec<u8>> = words.iter().map(|word| word.to_vec()).collect();
+        self.with_holder(
+            namespace,
+            |space, _| local(space),
+            |wire| match wire.ask(&words)? {
+                Reply::Bulk(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
+                _ => Ok(String::new()),
+            },
+        )
+    }
+
     /// Closes the store if this process holds it.
     ///
     /// # Errors
@@ -233,8 +255,8 @@ fn apply(space: NoteSpace<'_>, notes: &NotedRuns, changes: Vec<KeyChange>) -> an
     let (mut keys, mut noted) = (Vec::new(), Vec::new());
     for change in changes {
         match change {
-            KeyChange::Put { keyspace, key, value } => {
-                keys.push((made(space.namespace, &keyspace)?, key, Some(Content::from(value))));
+            KeyChange::Put { keyspace, key, value, vectors } => {
+                keys.push((made(space.namespace, &keyspace)?, key, Some((Content::from(value), vectors))));
             }
             KeyChange::Delete { keyspace, key } => keys.push((made(space.namespace, &keyspace)?, key, None)),
             KeyChange::Note { run, id, metadata, output } => noted.push(Note { run, id, metadata, output }),
@@ -246,7 +268,11 @@ fn apply(space: NoteSpace<'_>, notes: &NotedRuns, changes: Vec<KeyChange>) -> an
         let mut batch = space.namespace.batch();
         for (keyspace, key, value) in &keys {
             match value {
-                Some(value) => batch.put(keyspace, key, value.clone()),
+                Some((value, vectors)) => {
+                    let vectors: Vec<_> =
+                        vectors.iter().map(|(id, vector)| (id.as_str(), vector.as_slice())).collect();
+                    batch.put_embedded(keyspace, key, value.clone(), &vectors)
+                }
                 None => batch.delete(keyspace, key),
             };
         }
@@ -320,7 +346,13 @@ fn write_words(changes: &[KeyChange]) -> Vec<Vec<u8>> {
     };
     for change in changes {
         match change {
-            KeyChange::Put { keyspace, key, value } => add("PUT", &[keyspace.as_bytes(), key, value]),
+            KeyChange::Put { keyspace, key, value, vectors } => {
+                add("PUT", &[keyspace.as_bytes(), key, value]);
+                for (embedder, vector) in vectors {
+                    let vector: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
+                    add("EMBED", &[embedder.as_bytes(), &vector]);
+                }
+            }
             KeyChange::Delete { keyspace, key } => add("DELETE", &[keyspace.as_bytes(), key]),
             KeyChange::Note { run, id, metadata, output } => {
                 add("NOTE", &[run.as_bytes(), id.as_bytes(), metadata, output]);
@@ -377,7 +409,15 @@ pub(super) fn answer_write(
                 keyspace: arguments.text("a keyspace")?,
                 key: arguments.bytes("a key")?,
                 value: arguments.bytes("a value")?,
+                vectors: Vec::new(),
             },
+            "EMBED" => {
+                let Some(KeyChange::Put { vectors, .. }) = changes.last_mut() else {
+                    return Err(invalid("EMBED must follow the PUT of its value".to_owned()));
+                };
+                vectors.push((arguments.text("an embedder")?, parse_vector(&arguments.bytes("a vector")?)?));
+                continue;
+            }
             "DELETE" => {
                 KeyChange::Delete { keyspace: arguments.text("a keyspace")?, key: arguments.bytes("a key")? }
             }
@@ -398,6 +438,15 @@ pub(super) fn answer_write(
     }
     apply(space, notes, changes)?;
     Ok(Reply::OK)
+}
+
+/// Numbers of 32 bits, little-endian.
+fn parse_vector(bytes: &[u8]) -> annals::Result<Vec<f32>> {
+    let (numbers, rest) = bytes.as_chunks();
+    if !rest.is_empty() {
+        return Err(invalid("a vector has 4 bytes for each number".to_owned()));
+    }
+    Ok(numbers.iter().map(|number| f32::from_le_bytes(*number)).collect())
 }
 
 pub(super) fn answer_get(space: &Namespace, arguments: &mut CommandArguments) -> annals::Result<Reply> {

@@ -146,8 +146,8 @@ impl RecorderLink {
     }
 
     /// Notes a run that is about to begin. `token` is known to this recorder alone.
-    pub(super) fn add_run(&mut self, run: &Arc<str>, token: Vec<u8>) {
-        let (is_begun, frames, acknowledged) = (false, 0, 0);
+    pub(super) fn add_run(&mut self, run: &Arc<str>, token: Vec<u8>, shared: u32) {
+        let (is_begun, frames, acknowledged) = (false, shared, shared);
         let outputs = HashMap::new();
         self.runs.insert(run.clone(), OpenRun { token, is_begun, frames, acknowledged, outputs });
     }

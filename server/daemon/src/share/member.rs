@@ -97,13 +97,11 @@ impl RecorderSession {
         if let Some(method) = method_of(name) {
             return self.call_decisions(method, arguments);
         }
-        if name == "RUN.FORK" {
-            return self.share_frames(arguments);
-        }
         let Some(command) = RecorderCommand::find(name) else { return self.execute_upkeep(name, arguments) };
         match command {
             RecorderCommand::Ping => Ok(Reply::Simple("PONG".into())),
             RecorderCommand::BeginRun => self.begin_run(arguments),
+            RecorderCommand::ForkRun => self.fork_run(arguments),
             RecorderCommand::ResumeRun => self.resume_run(arguments),
             RecorderCommand::SnapshotRun => self.snapshot_run(arguments),
             RecorderCommand::EndRun => self.end_run(arguments),
@@ -149,15 +147,31 @@ impl RecorderSession {
     }
 
     /// A fork that ends at once, as the daemon's `RUN.FORK run@seq END` makes it.
-    fn share_frames(&self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
-        let _writer = self.enter_writer()?;
+    fn fork_run(&mut self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
         let point = arguments.text("a fork point")?;
         let parsed = point.rsplit_once('@').and_then(|(run, at)| Some((run, at.parse::<u32>().ok()?)));
         let (run, at) = parsed.ok_or_else(|| invalid("a fork point is written run@seq".to_owned()))?;
-        if arguments.option().as_deref() != Some("END") || arguments.option().as_deref() != Some("NAMESPACE")
-        {
-            let why = "a recorder only makes forks that END at once, in a NAMESPACE".to_owned();
-            return Err(invalid(why));
+        let run = run.to_owned();
+        let edit = match arguments.option().as_deref() {
+            Some("BEGIN") => false,
+            Some("EDIT") => true,
+            Some("END") => return self.share_frames(&run, at, arguments),
+            _ => return Err(invalid("a fork point is followed by BEGIN, EDIT or END".to_owned())),
+        };
+        let spec = RunSpec::new(arguments.text("a run's name")?);
+        let spec = arguments.run_options(spec, &[])?;
+        check_limit(self.runs.len(), RUNS_MAX, "runs")?;
+        let name = spec.name.clone();
+        let fork = self.space()?.fork(&run, at, edit, spec)?;
+        self.runs.insert(name, Arc::new(fork));
+        Ok(ok())
+    }
+
+    /// Makes a fork that ends at once.
+    fn share_frames(&self, run: &str, at: u32, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+        let _writer = self.enter_writer()?;
+        if arguments.option().as_deref() != Some("NAMESPACE") {
+            return Err(invalid("a fork that ends at once needs a NAMESPACE".to_owned()));
         }
         let space = self.store.namespace(&arguments.text("NAMESPACE")?)?;
         let spec = arguments.run_options(RunSpec::default(), &["NAME"])?;

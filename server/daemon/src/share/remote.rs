@@ -10,7 +10,7 @@ use annals::{ErrorKind, Frame, RunSpec, Status, runs::Ending};
 use super::holder::StoreHolder;
 use super::link::{PART_BYTES, RecorderLink, RecordingStep, StepKind};
 use super::member::{RECORDER_TAG, token_hash};
-use annals_proxy::destination::{Destination, RemoteFrame, RemoteRun, RemoteSpace};
+use annals_proxy::destination::{Destination, ForkPoint, RemoteFrame, RemoteRun, RemoteSpace};
 use annals_proxy::spool::SpooledBody;
 use annals_wire::resp::Reply;
 use annals_wire::schema::recorder::RecorderCommand;
@@ -67,16 +67,32 @@ impl RemoteStore {
 
 impl RemoteSpace for RemoteStore {
     fn begin_run(&self, spec: &RunSpec) -> annals::Result<Arc<dyn RemoteRun>> {
+        self.begin(None, spec)
+    }
+
+    fn fork_run(&self, from: ForkPoint<'_>, spec: &RunSpec) -> annals::Result<Arc<dyn RemoteRun>> {
+        self.begin(Some(from), spec)
+    }
+}
+
+impl RemoteStore {
+    fn begin(&self, from: Option<ForkPoint<'_>>, spec: &RunSpec) -> annals::Result<Arc<dyn RemoteRun>> {
         let mut token = vec![0; 16];
         getrandom::fill(&mut token).map_err(|error| {
             annals::Error::new(ErrorKind::Unavailable, format!("the system has no randomness: {error}"))
         })?;
         let name: Arc<str> = spec.name.as_str().into();
         let spec = spec.clone().tag(RECORDER_TAG, token_hash(&token));
-        let words = CommandWriter::new(RecorderCommand::BeginRun).run(&spec)?;
+        let words = match from {
+            None => CommandWriter::new(RecorderCommand::BeginRun),
+            Some(from) => CommandWriter::new(RecorderCommand::ForkRun)
+                .word(format!("{}@{}", from.run, from.at).into_bytes())
+                .word(if from.edit { b"EDIT".as_slice() } else { b"BEGIN" }),
+        };
+        let words = words.run(&spec)?;
         let step = RecordingStep::new(StepKind::BeginRun, &name, words);
         let mut link = self.link();
-        link.add_run(&name, token);
+        link.add_run(&name, token, from.map_or(0, |from| from.shared()));
         link.call(step)?;
         drop(link);
         Ok(Arc::new(SocketRun { remote: self.clone(), name }))

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use annals::{ErrorKind, Options, retention::RetentionPolicy, upkeep::OpeningReport};
+use annals::{ErrorKind, Options, Store, retention::RetentionPolicy, upkeep::OpeningReport};
 use annals_proxy::destination::Destination;
 
+use super::ask::{HolderWait, retry_while_locked};
 use super::holder::{RETRY_PAUSE, StoreHolder};
 use super::remote::{JoinOutcome, RemoteStore};
 
@@ -27,37 +28,66 @@ impl Shared {
     /// takes the store over.
     ///
     /// # Errors
-    /// As [`Store::open_with`](annals::Store::open_with): `Locked` if a process holds the store without serving
+    /// As [`Store::open_with`]: `Locked` if a process holds the store without serving
     /// it.
     pub fn open(root: &Path, namespace: &str, options: &Options) -> annals::Result<Self> {
         let holder = Arc::new(StoreHolder::new(root, options));
         let mut tries = 0;
         loop {
-            match holder.open() {
-                Ok(store) => {
-                    let into = store.namespace(namespace)?.into();
-                    return Ok(Self { into, holder, is_joined: false });
-                }
+            match Self::attempt(&holder, namespace) {
                 Err(error) if error.kind() == ErrorKind::Locked => {
-                    if let JoinOutcome::Joined(remote) = RemoteStore::join(&holder, namespace)? {
-                        return Ok(Self { into: remote.into(), holder, is_joined: true });
-                    }
                     tries += 1;
                     if tries == OPEN_TRIES {
                         return Err(error);
                     }
                 }
-                Err(error) => return Err(error),
+                opened => return opened,
             }
             std::thread::sleep(RETRY_PAUSE);
         }
+    }
+
+    /// As [`Shared::open`]; waits longer for a process that holds the store without serving it.
+    ///
+    /// # Errors
+    /// As [`Shared::open`].
+    pub fn open_or_wait(
+        root: &Path,
+        namespace: &str,
+        options: &Options,
+        wait: HolderWait<'_>,
+    ) -> annals::Result<Self> {
+        let holder = Arc::new(StoreHolder::new(root, options));
+        retry_while_locked(wait, || Self::attempt(&holder, namespace))
+    }
+
+    fn attempt(holder: &Arc<StoreHolder>, namespace: &str) -> annals::Result<Self> {
+        match holder.open() {
+            Ok(store) => {
+                let into = store.namespace(namespace)?.into();
+                Ok(Self { into, holder: holder.clone(), is_joined: false })
+            }
+            Err(error) if error.kind() == ErrorKind::Locked => match RemoteStore::join(holder, namespace)? {
+                JoinOutcome::Joined(remote) => {
+                    Ok(Self { into: remote.into(), holder: holder.clone(), is_joined: true })
+                }
+                JoinOutcome::NotNow => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The store, if this process holds it.
+    #[must_use]
+    pub fn local(&self) -> Option<Store> {
+        self.holder.store()
     }
 
     /// From now on, runs that end are sampled by this policy when this process closes the store, including
     /// those of joined processes. While another process holds the store, its policy applies.
     ///
     /// # Errors
-    /// As [`Store::sample_ended`](annals::Store::sample_ended).
+    /// As [`Store::sample_ended`].
     pub fn with_sampling(self, policy: RetentionPolicy) -> annals::Result<Self> {
         self.holder.set_policy(policy)?;
         Ok(self)
@@ -86,7 +116,7 @@ impl Shared {
     /// store over. Returns the number of runs that were sampled out.
     ///
     /// # Errors
-    /// As [`Store::sample_ended`](annals::Store::sample_ended) and [`Store::close`](annals::Store::close).
+    /// As [`Store::sample_ended`] and [`Store::close`].
     pub fn close(self) -> annals::Result<u64> {
         self.holder.close()
     }

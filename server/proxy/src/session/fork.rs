@@ -3,11 +3,11 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use annals::{Component, Namespace, RunReader, RunSpec, Status};
+use annals::{Component, RunReader, RunSpec, Status};
 
 use super::secrets::{self, OutputRedactor};
 use super::stage::{KEYS, block_on, end_run, run_program};
-use crate::destination::{Destination, DestinationBlob, NewRun};
+use crate::destination::{Destination, ForkPoint, NewRun};
 use crate::error::{SessionError, invalid};
 use crate::network::{NetworkPolicy, NetworkWatch, TrafficReport, WatchPurpose};
 use crate::nondet::{CaptureReport, DrawLanes, NondetCapture};
@@ -38,8 +38,6 @@ pub struct ForkReport {
     pub unapplied: Vec<ForkEdit>,
     /// What the calls answered from the parent had cost.
     pub saved: Cost,
-    /// The first frame in which parent and child differ, if one does.
-    pub differs_at: Option<u32>,
     /// The program's exit code, or 128 and a signal's number.
     pub code: u8,
     /// How long the program ran.
@@ -80,7 +78,7 @@ pub struct ForkOptions {
 /// If nothing was started: errors of the store, the proxy or the program, or a key that the parent's calls
 /// had and whose variable is not set.
 pub fn fork(
-    space: &Namespace,
+    into: &Destination,
     reader: &RunReader,
     origin: &Origin,
     spec: RunSpec,
@@ -105,9 +103,10 @@ pub fn fork(
         ..ReplayOptions::default()
     };
     let parent = ProxyReplayer::new(reader.clone(), key, options)?;
-    let cache = AnswerCache::open(space, &forking.cache)?;
+    let cache = AnswerCache::open_in(into, &forking.cache)?;
     let spec = spec.metadata(origin.metadata());
-    let run = NewRun::from(Arc::new(space.fork(&reader.info().name, forking.at, edit, spec)?));
+    let point = ForkPoint { run: &reader.info().name, at: forking.at, edit };
+    let run = into.fork_run(point, spec)?;
     let from = if edit { forking.at } else { forking.at + 1 };
     let done = ProxyRecorder::new(run.clone(), key, origin.mounts.clone(), cache)
         .map_err(SessionError::from)
@@ -118,22 +117,21 @@ pub fn fork(
             ForkProxy::new(parent, child, from, forking.edits.clone())
         })
         .and_then(|branch| {
-            block_on(session(space, &run, &branch, forking, &origin, capture, OutputRedactor::new(&secrets)))
+            block_on(session(into, &run, &branch, forking, &origin, capture, OutputRedactor::new(&secrets)))
         });
     if let Err(error) = &done {
-        Destination::from(space.clone()).give_up(&run, error.not_started());
+        into.give_up(&run, error.not_started());
     }
     let mut report = done?;
     if report.recorded.failure.is_none() {
         let status = if report.code == 0 { Status::Ok } else { Status::Failed };
-        report.recorded.note_memory(Destination::from(space.clone()).remember(&run, status));
+        report.recorded.note_memory(into.remember(&run, status));
     }
-    report.differs_at = first_difference(reader, &space.run(run.name())?)?;
     Ok(report)
 }
 
 async fn session(
-    space: &Namespace,
+    into: &Destination,
     run: &NewRun,
     branch: &ForkProxy,
     forking: &ForkOptions,
@@ -144,11 +142,9 @@ async fn session(
     capture.iter().for_each(|capture| branch.child().set_capture(capture.clone()));
     let proxy = branch.listen().await?;
     let more = origin.capture_environment(capture.as_deref());
-    let keeper = space.clone();
+    let keeper = into.clone();
     let cleared = output.clone();
-    let keep = move |from: &mut dyn Read| {
-        cleared.redact(from, |from| keeper.store_blob(from).map(DestinationBlob::from))
-    };
+    let keep = move |from: &mut dyn Read| cleared.redact(from, |from| keeper.store_blob(from));
     let (program, mounts) = (&forking.program, &origin.mounts);
     let network = NetworkWatch::begin(WatchPurpose::Prefix, &forking.network, proxy.port(), mounts, program);
     let network = Arc::new(network);
@@ -168,7 +164,7 @@ async fn session(
     branch.settle().await;
     let (replayed, saved) = branch.served();
     let (left, diverged) = (branch.unasked_calls(), branch.diverged());
-    let (differs_at, unapplied) = (None, branch.unapplied());
+    let unapplied = branch.unapplied();
     Ok(ForkReport {
         recorded,
         replayed,
@@ -176,7 +172,6 @@ async fn session(
         diverged,
         unapplied,
         saved,
-        differs_at,
         code,
         seconds,
         captured,
@@ -185,7 +180,10 @@ async fn session(
 }
 
 /// The first frame whose request or answer differs, or that only one run has.
-fn first_difference(parent: &RunReader, child: &RunReader) -> annals::Result<Option<u32>> {
+///
+/// # Errors
+/// As [`RunReader::frame`].
+pub fn first_difference(parent: &RunReader, child: &RunReader) -> annals::Result<Option<u32>> {
     let (of_parent, of_child) = (parent.info().frames, child.info().frames);
     for seq in 1..=of_parent.min(of_child) {
         let (a, b) = (parent.frame(seq)?, child.frame(seq)?);

@@ -19,7 +19,7 @@ pub(crate) mod secrets;
 mod stage;
 
 pub use attach::{AttachOptions, AttachReport, attach};
-pub use fork::{ForkOptions, ForkReport, fork};
+pub use fork::{ForkOptions, ForkReport, first_difference, fork};
 pub use onward::{OnwardOptions, OnwardReport, replay_onward};
 pub use record::{RecordOptions, RecordReport, record};
 pub use replay::{ReplayReport, replay};

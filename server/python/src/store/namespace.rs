@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use annals::{
-    Durability, Namespace, RunSpec,
-    kv::{History, ScanRange},
-};
+use annals::{Namespace, RunSpec, kv::ScanRange};
 use annals_daemon::{KeyChange, KeyRange, SharedRun};
 use annals_memory::{Identity, MemoryQuery};
 use pyo3::exceptions::PyTypeError;
@@ -51,7 +48,7 @@ fn change_of(change: &Bound<'_, PyAny>) -> PyResult<KeyChange> {
     let text = |index: usize| change.get_item(index)?.extract::<String>();
     let bytes = |index: usize| bytes_of(&change.get_item(index)?);
     Ok(match text(0)?.as_str() {
-        "put" => KeyChange::Put { keyspace: text(1)?, key: bytes(2)?, value: bytes(3)? },
+        "put" => KeyChange::Put { keyspace: text(1)?, key: bytes(2)?, value: bytes(3)?, vectors: Vec::new() },
         "delete" => KeyChange::Delete { keyspace: text(1)?, key: bytes(2)? },
         "note" => KeyChange::Note { run: text(1)?, id: text(2)?, metadata: bytes(3)?, output: bytes(4)? },
         "fork" => KeyChange::Fork { run: text(1)?, id: text(2)?, fork: text(3)? },
@@ -127,7 +124,8 @@ impl PyNamespace {
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let change = KeyChange::Put { keyspace, key: bytes_of(key)?, value: bytes_of(value)? };
+        let change =
+            KeyChange::Put { keyspace, key: bytes_of(key)?, value: bytes_of(value)?, vectors: Vec::new() };
         py.detach(|| self.handle.shared()?.write(&self.name, vec![change])).map_err(to_py)
     }
 
@@ -224,7 +222,9 @@ impl PyNamespace {
     /// Drops a run: reading it then fails with `Gone`. Forks keep the frames that they share.
     #[pyo3(signature = (name, why = "dropped from Python"))]
     fn drop_run(&self, py: Python<'_>, name: &str, why: &str) -> PyResult<()> {
-        py.detach(|| self.engine()?.drop_run(name, "python", why).map(drop)).map_err(to_py)
+        let local = |space: &Namespace| space.drop_run(name, "python", why).map(|_| String::new());
+        let words = [b"RUN.DROP", name.as_bytes(), why.as_bytes(), b"NAMESPACE", self.name.as_bytes()];
+        py.detach(|| self.handle.shared()?.run_or_ask(&self.name, local, &words).map(drop)).map_err(to_py)
     }
 
     /// Memory entries that answer a question, the best first. Without a store of this process it reads only.
@@ -261,7 +261,7 @@ impl PyNamespace {
         conversation: Option<String>,
     ) -> PyResult<String> {
         let whose = Identity { tenant, principal, conversation };
-        py.detach(|| search::remember(&self.engine()?, &whose, entry)).map_err(to_py)
+        py.detach(|| search::remember(self.handle.shared()?, &self.name, &whose, entry)).map_err(to_py)
     }
 
     /// Sets a key together with vectors of its value: a dictionary of an embedder's id to its vector.
@@ -273,20 +273,13 @@ impl PyNamespace {
         value: &Bound<'_, PyAny>,
         vectors: BTreeMap<String, Vec<f32>>,
     ) -> PyResult<()> {
-        let (key, value) = (bytes_of(key)?, bytes_of(value)?);
-        py.detach(|| {
-            let space = self.engine()?;
-            let keyspace = match space.find_keyspace(keyspace)? {
-                Some(found) => found,
-                None => space.keyspace(keyspace, History::Latest)?,
-            };
-            let vectors: Vec<_> =
-                vectors.iter().map(|(id, vector)| (id.as_str(), vector.as_slice())).collect();
-            let mut batch = space.batch();
-            batch.put_embedded(&keyspace, &key, value, &vectors);
-            batch.submit_with(Durability::Disk)?.wait().map(drop)
-        })
-        .map_err(to_py)
+        let change = KeyChange::Put {
+            keyspace: keyspace.to_owned(),
+            key: bytes_of(key)?,
+            value: bytes_of(value)?,
+            vectors: vectors.into_iter().collect(),
+        };
+        py.detach(|| self.handle.shared()?.write(&self.name, vec![change])).map_err(to_py)
     }
 
     /// The keys and snapshots whose vectors of this embedder are nearest to a vector, the nearest first.

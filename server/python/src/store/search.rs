@@ -1,6 +1,7 @@
 //! Memory entries found by a question, and keys found by their vectors.
 
 use annals::{ErrorKind, Namespace, vectors::Owner, vectors::Search};
+use annals_daemon::SharedKeys;
 use annals_memory::{Identity, Memory, MemoryQuery};
 use annals_proxy::embeddings::ConfiguredEmbedder;
 use pyo3::prelude::*;
@@ -48,14 +49,30 @@ pub(super) fn recall(
     Ok(hits.into_iter().map(shown).collect())
 }
 
-/// Stores an entry, which is JSON; returns its id. On disk when this returns.
+/// Stores an entry, which is JSON; returns its id. On disk when this returns. If another process holds the store, its
+/// environment says how the entry is embedded.
 ///
 /// # Errors
 /// As [`Memory::remember`].
-pub(super) fn remember(space: &Namespace, whose: &Identity, entry: &str) -> annals::Result<String> {
-    let embedder = ConfiguredEmbedder::from_environment(Some(space))?;
-    let stored = Memory::open(space)?.with_disk_durability().remember(whose, entry, &embedder)?;
-    Ok(stored.id)
+pub(super) fn remember(
+    store: &SharedKeys,
+    namespace: &str,
+    whose: &Identity,
+    entry: &str,
+) -> annals::Result<String> {
+    let local = |space: &Namespace| {
+        let embedder = ConfiguredEmbedder::from_environment(Some(space))?;
+        let stored = Memory::open(space)?.with_disk_durability().remember(whose, entry, &embedder)?;
+        Ok(stored.id)
+    };
+    let mut words: Vec<&[u8]> =
+        vec![b"MEM.PUT", entry.as_bytes(), b"EMBED", b"NAMESPACE", namespace.as_bytes()];
+    let parts =
+        [("TENANT", &whose.tenant), ("PRINCIPAL", &whose.principal), ("CONVERSATION", &whose.conversation)];
+    for (option, part) in parts {
+        words.extend(part.iter().flat_map(|part| [option.as_bytes(), part.as_bytes()]));
+    }
+    store.run_or_ask(namespace, local, &words)
 }
 
 /// A key or a run's snapshot that has a vector.

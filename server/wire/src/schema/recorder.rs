@@ -13,6 +13,10 @@ pub enum RecorderCommand {
     UseStore,
     /// `RUN.BEGIN name [AGENT a] [MODEL m] [SEVERITY s] [META json] [STARTED ns] [TAG key value]... [REPLACE]`: +OK.
     BeginRun,
+    /// `RUN.FORK run@seq BEGIN | EDIT name OPTIONS`: +OK; begins a run that shares the frames of another one up to and
+    /// with frame `seq` (BEGIN) or up to the frame before it (EDIT). The options are those of RUN.BEGIN without REPLACE.
+    /// `RUN.FORK run@seq END NAMESPACE namespace NAME name OPTIONS`: +OK; the run ends at once; needs no `STORE.USE`.
+    ForkRun,
     /// `RUN.RESUME name token`: resumes a run that this recorder began before its connection ended. Replies with a
     /// text with spaces: the number of frames, the status, and for each unfinished frame its number and the length
     /// of its output in the store.
@@ -48,8 +52,8 @@ pub enum RecorderCommand {
     /// `DIAG.RECORD session STRICT NAMESPACE namespace [TTL ms]`: records a session; replies with the report as
     /// JSON after it is on disk; needs no `STORE.USE`.
     RecordSession,
-    /// `KEYS.WRITE (PUT keyspace key value | DELETE keyspace key | NOTE run id metadata output | FORK run id fork |
-    /// DROP run)...`: +OK after all of it is on disk. The changes of keys happen together.
+    /// `KEYS.WRITE (PUT keyspace key value [EMBED embedder vector]... | DELETE keyspace key | NOTE run id metadata
+    /// output | FORK run id fork | DROP run)...`: +OK after all of it is on disk. The changes of keys happen together.
     WriteKeys,
     /// `KEYS.GET keyspace key`: the value, or null.
     GetKey,
@@ -59,10 +63,11 @@ pub enum RecorderCommand {
 }
 
 impl RecorderCommand {
-    const NAMES: [(&'static str, Self); 20] = [
+    const NAMES: [(&'static str, Self); 21] = [
         ("PING", Self::Ping),
         ("STORE.USE", Self::UseStore),
         ("RUN.BEGIN", Self::BeginRun),
+        ("RUN.FORK", Self::ForkRun),
         ("RUN.RESUME", Self::ResumeRun),
         ("RUN.SNAPSHOT", Self::SnapshotRun),
         ("RUN.END", Self::EndRun),
