@@ -276,7 +276,9 @@ quick('from a failure last night to a fork that no longer fails in eight actions
   figures['actions from the login to a fork that no longer fails'] = actions;
   assert.ok(actions <= 8, `${actions} actions`);
   await page.click('.fork-status summary');
-  assert.match(await page.textContent('.fork-status pre'), /booked BGO/);
+  assert.match(await page.textContent('.fork-status pre'), /^booked BGO\nannals: forked into night-fork-1/);
+  // Nothing was recorded when the page opened; its frames come by themselves.
+  await page.waitForSelector('.frame h1:has-text("Frame")');
   await settled(page);
   await shot(page, 'fork-ended');
   await accessible(page, 'a fork that has ended');
@@ -291,13 +293,13 @@ quick('from a failure last night to a fork that no longer fails in eight actions
   await page.waitForSelector('.fork-form [role=alert]:has-text("temperature")');
   assert.equal(await page.inputValue('.fork-form input >> nth=0'), 'temperature');
   page.problems = page.problems.filter((text) => !text.includes('status of 422'));
-  await done(page);
 
   // The answer as it came, in parts.
   await page.goto(`${provider.daemon.base}#/run/night/1?raw=arrivals`);
   await page.waitForSelector('.arrivals tbody tr');
   assert.deepEqual(await page.locator('.arrivals td:last-child').evaluateAll((cells) => [cells.length, cells.map((cell) => cell.textContent).join('').includes('"content":"OSL"')]), [2, true]);
   await shot(page, 'arrivals');
+  await done(page);
 
   // A daemon that starts no forks shows the commands only.
   const other = await opened('#/run/timed/1');

@@ -101,7 +101,7 @@ function forkStatus(source, run, signal) {
     const state = fork.running ? "the fork runs" : fork.code === null ? "the fork's process was ended" : `the fork ended with ${fork.code}`;
     replace(element, h("span", { class: isFailed ? "failed" : "dim" }, `${state} `),
       fork.running && button("stop it", () => source.stopFork(run).catch(() => {}), { class: "plain" }),
-      fork.output && h("details", { open: open ?? isFailed }, h("summary", {}, "what it printed"), h("pre", {}, visibleText(fork.output))));
+      fork.output && h("details", { open: open ?? isFailed }, h("summary", {}, "what it printed"), h("pre", {}, fork.output.split("\n").map(visibleText).join("\n"))));
     if (fork.running) setTimeout(look, 1000);
   };
   look();

@@ -40,9 +40,13 @@ class RunView {
     if (this.info.status === "open" && this.source.isLive) this.followRun(loading);
   }
 
+  get isBad() {
+    return this.info.status === "failed" || this.info.status === "abandoned";
+  }
+
   /// The frame to read first: the failed one, else the last answer of a model.
   async firstFrame() {
-    if (this.info.status === "failed" || this.info.status === "abandoned") {
+    if (this.isBad) {
       const failure = await this.source.failure(this.run).catch(() => null);
       if (failure?.seq) return failure.seq;
     }
@@ -66,7 +70,7 @@ class RunView {
       if (seq !== this.seq) return;
       this.view = view;
       const earlier = view.before?.seq;
-      const sentence = this.failure?.seq === seq ? this.sentence() : null;
+      const sentence = this.isBad && this.failure?.seq === seq ? this.sentence() : null;
       if (raw) {
         replace(this.frame, frameHead(view), this.rawTabs(raw), h("div", {}));
         await drawRaw(this.frame.lastChild, this.source, this.run, seq, raw);
@@ -99,9 +103,8 @@ class RunView {
 
   async loadFailure() {
     this.failure = await this.source.failure(this.run).catch(() => null);
-    const isBad = this.info.status === "failed" || this.info.status === "abandoned";
     // Without a noted reason, the answer of the failed call says it.
-    if (isBad && this.failure?.seq && !this.failure.why) {
+    if (this.isBad && this.failure?.seq && !this.failure.why) {
       const view = await this.source.view(this.run, this.failure.seq).catch(() => null);
       if (view?.status === "error") {
         const text = view.error ?? answerText(view);
@@ -116,7 +119,7 @@ class RunView {
   sentence() {
     const failure = this.failure;
     if (!failure) return null;
-    const code = failure.status_code ? `status ${failure.status_code}` : null;
+    const code = failure.status_code >= 400 ? `status ${failure.status_code}` : null;
     const exit = failure.exit_code != null ? `the program ended with ${failure.exit_code}${failure.signal ? ` by signal ${failure.signal}` : ""}` : null;
     const why = [failure.why ? visibleText(failure.why) : code, exit].filter(Boolean).join("; ");
     return why || null;
@@ -126,7 +129,6 @@ class RunView {
     const { info, failure } = this;
     const verdict = verdictOf(info.status, info.severity);
     const parent = info.parent;
-    const isBad = info.status === "failed" || info.status === "abandoned";
     const sentence = this.sentence();
     replace(this.banner,
       h("div", { class: "about" },
@@ -140,7 +142,7 @@ class RunView {
         parent && parent.run ? [" · ", h("a", { href: routeHash(["compare", parent.run, info.name]) }, "compare with it")] : null,
         this.source.isLive ? [" · ", h("a", { href: routeHash(["forks", info.name]) }, "forks")] : null),
       info.redacted && h("div", { class: "flagged" }, `Redacted by profile ${visibleText(info.profile ?? "")}: not what was recorded.`),
-      isBad && failure?.seq && h("div", {},
+      this.isBad && failure?.seq && h("div", {},
         h("span", { class: "failed" }, sentence ? `Failed: ${sentence}` : "The run failed; its record names no reason."), " ",
         h("a", { href: this.address(failure.seq) }, `frame ${failure.seq}`), " ",
         this.suspect?.length ? [h("span", { class: "dim" }, " · most suspect: "), this.suspect.slice(0, 3).map((step, place) => [place ? ", " : "", h("a", { href: this.address(step.seq), title: `S${place + 1} in the timeline` }, `frame ${step.seq}`)])] : null));
@@ -153,8 +155,7 @@ class RunView {
 
   async loadBadges() {
     const badges = new Map();
-    const isBad = this.info.status === "failed" || this.info.status === "abandoned";
-    const suspect = isBad ? await this.source.suspect(this.run).catch(() => []) : [];
+    const suspect = this.isBad ? await this.source.suspect(this.run).catch(() => []) : [];
     this.suspect = suspect;
     suspect.slice(0, 5).forEach((step, place) => {
       badges.set(step.seq, { text: `S${place + 1}`, title: `place ${place + 1} of the suspect steps, score ${step.score.toFixed(2)}` });
@@ -317,6 +318,9 @@ class RunView {
         // It was there already, while its answer was still arriving.
         await this.timeline.refresh(data.seq);
         if (data.seq === this.seq) this.drawFrame();
+      } else if (name === "frame" && !this.timeline.frames.length) {
+        // Nothing is shown yet, so nothing moves under the reader.
+        this.taking ??= this.takeNewer().finally(() => { this.taking = null; });
       } else if (name === "frame") {
         this.waiting = Math.max(this.waiting, data.seq - this.timeline.frames.length);
         this.newer.textContent = `${plural(this.waiting, "new frame")}`;
