@@ -322,8 +322,12 @@ fn hanging_program_is_ended_with_its_process_group() {
     let error = error_of(&ProcessResult::from_output(command.output().unwrap()), 2);
     assert!(error.contains("can be graded: it ran longer than 1 s"), "{error}");
     let mark = bench.path("mark").to_str().unwrap().to_owned();
-    let left = Command::new("grep").args(["-l", "-s", "-a", &mark]).args(processes()).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&left.stdout), "", "a process of the program still runs");
+    let still_running = || {
+        let found = Command::new("grep").args(["-l", "-s", "-a", &mark]).args(processes()).output().unwrap();
+        !found.stdout.is_empty()
+    };
+    // A process that was killed may take a moment to end.
+    assert!((0..100).any(|_| !still_running()), "a process of the program still runs");
 }
 
 /// The environments of all processes.

@@ -48,9 +48,9 @@ fn ended(daemon: &ServeProcess, token: &str, run: &str) -> Value {
         let (status, all) = ask(daemon, "GET /v1/forks", token, Value::Null);
         assert_eq!(status, 200, "{all}");
         let forks = all["forks"].as_array().unwrap();
-        let fork =
-            forks.iter().find(|fork| fork["run"] == run).unwrap_or_else(|| panic!("{run} is not in {all}"));
-        if fork["running"] == false {
+        let fork = forks.iter().find(|fork| fork["run"] == run);
+        assert!(fork.is_some(), "{run} is not in {all}");
+        if let Some(fork) = fork.filter(|fork| fork["running"] == false) {
             return fork.clone();
         }
         std::thread::yield_now();
@@ -183,8 +183,11 @@ fn forks_end_when_asked_and_with_their_daemon() {
     daemon.signal("-TERM");
     assert_eq!(daemon.wait_for_exit().0, Some(0));
     let runs = at.bench.run("runs --json").json();
-    let of =
-        |name: &str| runs.iter().find(|run| run["id"] == name).unwrap_or_else(|| panic!("{name} is lost"));
+    let of = |name: &str| {
+        let found = runs.iter().find(|run| run["id"] == name);
+        assert!(found.is_some(), "{name} is lost");
+        found.unwrap()
+    };
     assert!(of(&first)["frames"].as_u64().unwrap() >= 3, "{runs:?}");
     assert_ne!(of(&second)["status"], "open");
     assert_eq!(at.bench.run("verify").code, 0);
@@ -216,6 +219,7 @@ fn fork_beside_a_daemon_records_through_it_and_outlives_it() {
     let shared = bench.run("fork r@1 shared --no-run --json").json();
     assert_eq!((&shared[0]["id"], &shared[0]["frames"]), (&"shared".into(), &1.into()), "{shared:?}");
 
+    #[expect(clippy::disallowed_methods, reason = "a file of the test")]
     std::fs::remove_file(&file).unwrap();
     let child = fork("child", &[]).spawn().unwrap();
     while bench.run("show child --json").code != 0 {
