@@ -27,7 +27,7 @@ function forkForm(source, run, view, command) {
     start.disabled = true;
     start.textContent = "starting…";
     try {
-      const made = await source.startFork(run, { at: view.seq, ...read() });
+      const made = await source.startFork({ run, at: view.seq, ...read() });
       location.hash = routeHash(["run", made.run]);
     } catch (error) {
       tell(error.message);

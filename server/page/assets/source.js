@@ -76,7 +76,7 @@ class HttpSource {
   diff(run, other) { return this.get(HttpSource.path(run, "/diff"), { with: other }); }
   search(text, signal) { return this.get("/v1/search", { q: text, count: 100 }, { signal }); }
   forks(run) { return this.get(HttpSource.path(run, "/forks")); }
-  startFork(run, asked) { return this.post(HttpSource.path(run, "/forks"), asked); }
+  startFork(asked) { return this.post("/v1/forks", asked); }
   stopFork(run) { return this.ask(`/v1/forks/${encodeURIComponent(run)}`, { method: "DELETE" }); }
 
   /// The command that forks run, and the forks that this daemon has started. Neither for a reader who may not start one.

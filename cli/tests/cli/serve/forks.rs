@@ -69,7 +69,8 @@ fn fork_with_another_answer_runs_on_into_a_new_run() {
     assert_eq!(status, 200);
     let answer = recorded.replace("you said", "you never said");
     assert_ne!(answer, recorded);
-    let (status, made) = ask(&daemon, "POST /v1/runs/r/forks", &token, json!({ "at": 2, "answer": answer }));
+    let (status, made) =
+        ask(&daemon, "POST /v1/forks", &token, json!({ "run": "r", "at": 2, "answer": answer }));
     assert_eq!((status, &made["run"]), (201, &json!("r-fork-2")), "{made}");
     let fork = ended(&daemon, &token, "r-fork-2");
     assert_eq!((&fork["code"], &fork["parent"], &fork["at"]), (&json!(0), &json!("r"), &json!(2)), "{fork}");
@@ -86,15 +87,19 @@ fn fork_with_another_answer_runs_on_into_a_new_run() {
     assert_eq!(at.upstream.asked(), 4, "only the last call was made again");
 
     // The next one has a name of its own. Names that are taken are refused.
-    let (status, made) =
-        ask(&daemon, "POST /v1/runs/r/forks", &token, json!({ "at": 2, "set": { "$.temperature": 0.5 } }));
+    let (status, made) = ask(
+        &daemon,
+        "POST /v1/forks",
+        &token,
+        json!({ "run": "r", "at": 2, "set": { "$.temperature": 0.5 } }),
+    );
     assert_eq!((status, &made["run"]), (201, &json!("r-fork-2-2")), "{made}");
     assert_eq!(ended(&daemon, &token, "r-fork-2-2")["code"], 0);
     let (_, request) = http(&daemon, "GET /v1/runs/r-fork-2-2/frames/2/request", &token, "");
     assert_eq!(serde_json::from_str::<Value>(&request).unwrap()["temperature"], 0.5);
-    let (status, why) = ask(&daemon, "POST /v1/runs/r/forks", &token, json!({ "at": 2, "name": "r" }));
+    let (status, why) = ask(&daemon, "POST /v1/forks", &token, json!({ "run": "r", "at": 2, "name": "r" }));
     assert_eq!((status, &why["code"]), (409, &json!("CONFLICT")), "{why}");
-    let (status, why) = ask(&daemon, "POST /v1/runs/r/forks", &token, json!({ "at": 99 }));
+    let (status, why) = ask(&daemon, "POST /v1/forks", &token, json!({ "run": "r", "at": 99 }));
     assert!(status == 422 && why["detail"].as_str().unwrap().contains("no frame 99"), "{why}");
     daemon.signal("-TERM");
     assert_eq!(daemon.wait_for_exit().0, Some(0));
@@ -105,7 +110,10 @@ fn fork_with_another_answer_runs_on_into_a_new_run() {
 fn fork_that_cannot_run_says_why() {
     let at = ForkBench::new();
     let (daemon, token) = at.serve(&["no-such-program"]);
-    let fork = |run: &str, body: Value| ask(&daemon, &format!("POST /v1/runs/{run}/forks"), &token, body);
+    let fork = |run: &str, mut body: Value| {
+        body["run"] = run.into();
+        ask(&daemon, "POST /v1/forks", &token, body)
+    };
     for (run, body, status, detail) in [
         ("none", json!({ "at": 1 }), 404, "none"),
         ("r", json!({ "at": 1 }), 422, "no-such-program"),
@@ -135,13 +143,13 @@ fn forks_take_all_rights_and_a_daemon_that_allows_them() {
     let all = at.bench.run("token add all").text();
     let (some, all) = (made.trim(), all.trim());
     let daemon = at.bench.serve(&["--http", "127.0.0.1:0"]);
-    let (status, why) = ask(&daemon, "POST /v1/runs/r/forks", all, json!({ "at": 1 }));
+    let (status, why) = ask(&daemon, "POST /v1/forks", all, json!({ "run": "r", "at": 1 }));
     assert!(status == 403 && why["detail"].as_str().unwrap().contains("--allow-fork"), "{why}");
     assert_eq!(ask(&daemon, "GET /v1/forks", all, Value::Null).1, json!({ "command": null, "forks": [] }));
-    for request in ["POST /v1/runs/r/forks", "GET /v1/forks", "DELETE /v1/forks/r"] {
-        let (status, why) = ask(&daemon, request, some, json!({ "at": 1 }));
+    for request in ["POST /v1/forks", "GET /v1/forks", "DELETE /v1/forks/r"] {
+        let (status, why) = ask(&daemon, request, some, json!({ "run": "r", "at": 1 }));
         assert!(status == 403 && why["detail"].as_str().unwrap().contains("operate"), "{request}: {why}");
-        assert_eq!(ask(&daemon, request, "", json!({ "at": 1 })).0, 401);
+        assert_eq!(ask(&daemon, request, "", json!({ "run": "r", "at": 1 })).0, 401);
     }
     drop(daemon);
     for (line, why) in [
@@ -162,12 +170,12 @@ fn forks_end_when_asked_and_with_their_daemon() {
     let program = format!("python3 -B {} {}; sleep 600", agent(), DOING.join(" "));
     let (daemon, token) = at.serve(&["sh", "-c", &program]);
     let start = || {
-        let (status, made) = ask(&daemon, "POST /v1/runs/r/forks", &token, json!({ "at": 2 }));
+        let (status, made) = ask(&daemon, "POST /v1/forks", &token, json!({ "run": "r", "at": 2 }));
         assert_eq!(status, 201, "{made}");
         made["run"].as_str().unwrap().to_owned()
     };
     let first = start();
-    let (status, why) = ask(&daemon, "POST /v1/runs/r/forks", &token, json!({ "at": 2, "name": first }));
+    let (status, why) = ask(&daemon, "POST /v1/forks", &token, json!({ "run": "r", "at": 2, "name": first }));
     assert_eq!(status, 409, "{why}");
     // The last call of the program is stored before it is stopped.
     while at.upstream.asked() < 4 {

@@ -15,7 +15,7 @@ use axum::Router;
 use axum::extract::{RawPathParams, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -52,9 +52,9 @@ pub(super) const DESCRIBED: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "post",
-        "/v1/runs/{run}/forks",
+        "/v1/forks",
         "startFork",
-        "Continues the daemon's command from a frame of the run into a new run. Answers once that run exists. 422 if the fork ended before, with its output. Needs the rights read, record and operate.",
+        "Continues the daemon's command from a frame of a run into a new run. Answers once that run exists. 422 if the fork ended before, with its output. Needs the rights read, record and operate.",
     ),
     (
         "delete",
@@ -96,6 +96,8 @@ struct ForkEnd {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ForkRequest {
+    /// The run to fork.
+    run: String,
     /// The frame to fork at.
     at: u32,
     /// The name of the new run.
@@ -119,10 +121,7 @@ struct ForkRequest {
 }
 
 pub(super) fn routes(router: Router<Arc<HttpShared>>) -> Router<Arc<HttpShared>> {
-    router
-        .route("/v1/forks", get(list))
-        .route("/v1/runs/{run}/forks", post(start))
-        .route("/v1/forks/{run}", delete(stop))
+    router.route("/v1/forks", get(list).post(start)).route("/v1/forks/{run}", delete(stop))
 }
 
 impl ForkPrograms {
@@ -297,23 +296,19 @@ async fn list(State(shared): State<Arc<HttpShared>>, request: Request) -> Result
     Ok(json_response(StatusCode::OK, json!({ "command": command, "forks": forks })))
 }
 
-async fn start(
-    State(shared): State<Arc<HttpShared>>,
-    path: RawPathParams,
-    request: Request,
-) -> Result<Response, HttpProblem> {
+async fn start(State(shared): State<Arc<HttpShared>>, request: Request) -> Result<Response, HttpProblem> {
     let mut session = session(&shared, &request)?;
     let Some(command) = &shared.forks.command else {
         let why = "NOPERM this daemon starts no forks: `annals serve --allow-fork -- CMD` does";
         return Err(HttpProblem::from_error_text(why));
     };
-    let parent = param(&path, "run").unwrap_or_default().to_owned();
     let (head, body) = request.into_parts();
     json_only(&head.headers)?;
     let (body, _place) = shared.body(body).await?;
     let asked: ForkRequest =
         serde_json::from_slice(&body).map_err(|error| HttpProblem::bad_request(error.to_string()))?;
     shared.daemon.store.check_writer()?;
+    let parent = asked.run.clone();
     // Reports at once if the run cannot be read.
     if let Err(why) = find_run(&shared, &mut session, &parent).await {
         return Err(HttpProblem::from_error_text(&why));

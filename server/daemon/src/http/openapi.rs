@@ -361,6 +361,7 @@ fn fork_operation(path: &str, id: &str, summary: &str) -> Value {
         operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": {
             "type": "object",
             "properties": {
+                "run": { "type": "string", "description": "The run to fork." },
                 "at": { "type": "integer", "description": "The frame to fork at." },
                 "name": { "type": ["string", "null"], "description": "Of the new run; default: RUN-fork-AT." },
                 "answer": { "type": ["string", "null"], "description": "Another answer of the frame." },
@@ -369,7 +370,7 @@ fn fork_operation(path: &str, id: &str, summary: &str) -> Value {
                 "set_all": edits("Other values in this and all later requests, by JSON path.", json!({})),
                 "model": { "type": ["string", "null"], "description": "Another model from the frame on." },
             },
-            "required": ["at"], "additionalProperties": false,
+            "required": ["run", "at"], "additionalProperties": false,
         } } } });
     }
     operation
