@@ -5,8 +5,9 @@
 
 ANNALS is the program. A scripted model answers on the loopback, without delay, and errs once, in the middle step. The
 first row has an agent that is compiled, `annals scripted-agent`; the second has cli/tests/agents/steps.py, which uses
-Python's standard library only: each fork also pays for the start of Python. `--all` adds `annals validate`, and
-`--tracefork` the benchmark of tracefork beside it. The script ends with 1 if a planted step does not come first, or if
+Python's standard library only: each fork also pays for the start of Python. The third asks whether one fork of that run
+still fails. `--all` adds `annals validate`, and `--tracefork` the benchmark of tracefork beside it. The script ends with 1
+if a planted step does not come first, if the one fork still fails or takes more than WHAT_IF_SECONDS_MAX, or if
 `validate` or `validate --competing` at their defaults take more than VALIDATE_SECONDS_MAX. No program gets a key.
 """
 
@@ -24,6 +25,8 @@ import time
 
 # `validate` must stay a matter of seconds. The limit holds for the shipped build on a machine with nothing else to do.
 VALIDATE_SECONDS_MAX = 15
+# A question about one fork is answered while a person waits.
+WHAT_IF_SECONDS_MAX = 5
 AGENT = pathlib.Path(__file__).resolve().parents[2] / "cli/tests/agents/steps.py"
 
 
@@ -85,6 +88,18 @@ def forks(args, what, agent, right, wrong):
     return [] if flips == [faulty] and steps[0]["valid"] == args.k else [f"step {faulty} was planted, and steps {flips} flipped"]
 
 
+def what_if(args, agent):
+    """Asks whether a run still fails without its fault; prints the row. Returns what is wrong."""
+    faulty = (args.steps + 1) // 2
+    with tempfile.TemporaryDirectory() as folder:
+        annals = [args.annals, "--store", f"{folder}/store"]
+        timed([*annals, "record", "--run", "r", "--upstream", model(faulty, "value right", "value WRONG"), "--", *agent], folder, code=1)
+        asked, seconds = timed([*annals, "fork", f"r@{faulty - 1}", "--oracle", "exit"], folder)
+    print(f"| `fork RUN@{faulty - 1} --oracle exit` of the run of {args.steps} steps, agent in Python | 1 | {seconds:.1f} s |")
+    wrong = [] if "no longer fails" in asked.stderr else [f"the fork without the fault: {asked.stderr}"]
+    return wrong + ([f"a what-if took {seconds:.1f} s, more than {WHAT_IF_SECONDS_MAX} s"] if seconds > WHAT_IF_SECONDS_MAX else [])
+
+
 def validations(args):
     """Validates; prints the rows. Returns what took too long."""
     slow = []
@@ -126,6 +141,7 @@ def main():
     wrong = forks(args, "compiled agent", [args.annals, "scripted-agent", script], "NOTE value=good", "NOTE value=bad")
     python = [sys.executable, "-B", str(AGENT), str(args.steps)]
     wrong += forks(args, "agent in Python", python, "value right", "value WRONG")
+    wrong += what_if(args, python)
     if args.all:
         wrong += validations(args)
     if args.tracefork:

@@ -84,6 +84,9 @@ pub(crate) struct DemoArgs {
     /// Keep the store in this new directory [default: a temporary directory that is deleted]
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
+    /// Write the longest run as one HTML file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
     /// Record into this store until killed: for the demonstration's child process
     #[arg(long, value_name = "DIR", hide = true)]
     pub(crate) record_into: Option<PathBuf>,

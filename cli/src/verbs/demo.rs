@@ -19,6 +19,7 @@ use crate::input::xz_reader;
 use crate::output::{CliOutput, bytes, count};
 use crate::store_access::{FrameRow, StoreAccess, StoreWait};
 
+use super::report;
 use super::stats::ratio;
 
 /// 12 real runs of a tool-calling agent: MIT, Copyright (c) 2024 Sierra.
@@ -51,8 +52,18 @@ pub(super) fn run(args: &DemoArgs, out: &mut CliOutput) -> CliResult<()> {
         out.flush()?;
     }
     door.close()?;
-    let receipt = replay_and_compare(&StoreAccess::open_to_read(&root, NAMESPACE)?, &runs)?;
+    let door = StoreAccess::open_to_read(&root, NAMESPACE)?;
+    let receipt = replay_and_compare(&door, &runs)?;
     receipt.print(frames_before, out)?;
+    if let Some(file) = &args.report {
+        let longest = runs.iter().max_by_key(|run| run.frame_count());
+        let longest = longest.map(|run| run.id.as_str()).unwrap_or_default();
+        let written = report::write(&door, &[longest], None, file)?;
+        if !out.json {
+            let (frames, len) = (count(written.frames), bytes(written.bytes));
+            out.line(format_args!("report       {}: {frames} frames of {longest}, {len}", file.display()))?;
+        }
+    }
     if let Some(kept) = &args.keep
         && !out.json
     {

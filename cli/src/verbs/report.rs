@@ -1,6 +1,9 @@
 //! `annals report`: one run, or two side by side, as an HTML file that opens without a network.
 
+use std::path::Path;
+
 use annals::io::{Io, RealIo};
+use annals_server::profiles::Redactor;
 use serde_json::json;
 
 use super::tape::TapeStore;
@@ -9,6 +12,7 @@ use crate::atomic_file::{self, FileAccess};
 use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, bytes, plural, printable};
 use crate::profiles;
+use crate::store_access::StoreAccess;
 
 /// Damages that a message names.
 const DAMAGE_NAMED: usize = 5;
@@ -19,44 +23,20 @@ pub(super) fn run(global: &GlobalArgs, args: &ReportArgs, out: &mut CliOutput) -
     let tape = args.tape.as_deref().map(TapeStore::open).transpose()?;
     let store = if tape.is_none() { Some(super::open_to_read(global)?) } else { None };
     let (door, names) = match (&tape, &store) {
-        (Some(tape), _) => (&tape.door, vec![&tape.run]),
-        (None, Some(door)) => (door, args.run.iter().chain(&args.other).collect()),
+        (Some(tape), _) => (&tape.door, vec![tape.run.as_str()]),
+        (None, Some(door)) => (door, args.run.iter().chain(&args.other).map(String::as_str).collect()),
         (None, None) => return Err(Failure::usage("no run is named", "name a run, or a tape with --tape")),
     };
-    let runs = names.iter().map(|id| door.reported_run(id, redactor)).collect::<CliResult<Vec<_>>>()?;
-    let diff = match names.as_slice() {
-        [a, b] => Some(door.reported_diff(a, b)?),
-        _ => None,
-    };
-    let damage: Vec<&String> = runs.iter().flat_map(|run| &run.damage).collect();
-    let checkpoint = door.checkpoint()?;
-    let frames: u64 = runs.iter().map(|run| run.data["run"]["frames"].as_u64().unwrap_or(0)).sum();
-    let titles: Vec<_> = runs.iter().filter_map(|run| run.data["run"]["name"].as_str()).collect();
-    let title = format!("{} - annals report", titles.join(" and "));
-    let data = json!({
-        "made_ns": RealIo::new().now_ns().to_string(), "profile": redactor.map(|by| by.profile().name()),
-        "annals": env!("CARGO_PKG_VERSION"), "diff": diff,
-        "ledger": checkpoint.to_json(None).ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok()),
-        "runs": runs.iter().map(|run| &run.data).collect::<Vec<_>>(),
-    });
-    let html = annals_server::report(&title, &data);
-    let written = atomic_file::write(&args.output, FileAccess::Owner, |file| {
-        std::io::Write::write_all(file, html.as_bytes()).map_err(crate::failure::output_failure)
-    });
-    written?.map_err(|error| {
-        Failure::failed(
-            format!("cannot write {}: {error}", args.output.display()),
-            "name a file in a folder that exists",
-        )
-    })?;
-    let (path, len) = (args.output.to_string_lossy(), html.len() as u64);
+    let written = write(door, &names, redactor, &args.output)?;
+    let (path, damage) = (args.output.to_string_lossy(), &written.damage);
     if out.json {
         out.object(&json!({
-            "report": path, "bytes": len, "runs": titles, "frames": frames, "damage": damage,
+            "report": path, "bytes": written.bytes, "runs": written.runs, "frames": written.frames, "damage": damage,
             "redacted": redactor.map(|by| by.profile().name()),
         }))?;
     } else {
-        out.line(format_args!("{}: {}, {}", printable(&path), plural(frames, "frame"), bytes(len)))?;
+        let (frames, len) = (plural(written.frames, "frame"), bytes(written.bytes));
+        out.line(format_args!("{}: {frames}, {len}", printable(&path)))?;
     }
     profiles::print_redaction_note(redactor);
     out.flush()?;
@@ -69,4 +49,54 @@ pub(super) fn run(global: &GlobalArgs, args: &ReportArgs, out: &mut CliOutput) -
     let message =
         format!("the report is written, but not everything could be read: {}{more}", named.join("; "));
     Err(Failure::damage(message, "`annals verify` checks the whole store, `annals repair` saves the rest"))
+}
+
+/// What a report holds.
+pub(super) struct WrittenReport {
+    /// The names of its runs.
+    runs: Vec<String>,
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+    /// What could not be read.
+    damage: Vec<String>,
+}
+
+/// Writes a report of one run or two.
+pub(super) fn write(
+    door: &StoreAccess,
+    names: &[&str],
+    redactor: Option<&Redactor>,
+    output: &Path,
+) -> CliResult<WrittenReport> {
+    let runs = names.iter().map(|id| door.reported_run(id, redactor)).collect::<CliResult<Vec<_>>>()?;
+    let diff = match names {
+        [a, b] => Some(door.reported_diff(a, b)?),
+        _ => None,
+    };
+    let checkpoint = door.checkpoint()?;
+    let titles: Vec<_> =
+        runs.iter().filter_map(|run| run.data["run"]["name"].as_str().map(str::to_owned)).collect();
+    let title = format!("{} - annals report", titles.join(" and "));
+    let data = json!({
+        "made_ns": RealIo::new().now_ns().to_string(), "profile": redactor.map(|by| by.profile().name()),
+        "annals": env!("CARGO_PKG_VERSION"), "diff": diff,
+        "ledger": checkpoint.to_json(None).ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok()),
+        "runs": runs.iter().map(|run| &run.data).collect::<Vec<_>>(),
+    });
+    let html = annals_server::report(&title, &data);
+    let written = atomic_file::write(output, FileAccess::Owner, |file| {
+        std::io::Write::write_all(file, html.as_bytes()).map_err(crate::failure::output_failure)
+    });
+    written?.map_err(|error| {
+        Failure::failed(
+            format!("cannot write {}: {error}", output.display()),
+            "name a file in a folder that exists",
+        )
+    })?;
+    Ok(WrittenReport {
+        runs: titles,
+        frames: runs.iter().map(|run| run.data["run"]["frames"].as_u64().unwrap_or(0)).sum(),
+        bytes: html.len() as u64,
+        damage: runs.into_iter().flat_map(|run| run.damage).collect(),
+    })
 }

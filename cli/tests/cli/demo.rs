@@ -11,6 +11,13 @@ fn demo_kills_its_recorder_and_recovers_everything() {
     assert_eq!(bench.run("--store kept runs --json").json().len(), 12);
     bench.run("--store kept verify").ok();
     assert!(bench.run("demo --keep kept").failed(1).contains("exists"));
+    let reported = bench.run("demo --report demo.html").text();
+    assert!(reported.contains("report       demo.html: "), "{reported}");
+    let page = std::fs::read_to_string(bench.path("demo.html")).unwrap();
+    assert!(
+        page.contains("id=\"annals-report\"") && page.contains("Airline Agent Policy"),
+        "no run is in it"
+    );
     let [first] = bench.run("demo --json").json().try_into().unwrap();
     let [second] = bench.run("demo --json").json().try_into().unwrap();
     assert_eq!((&first["runs"], &first["bit_exact"]), (&12.into(), &408.into()));
