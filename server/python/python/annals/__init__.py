@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from annals._annals import (
     Bug,
@@ -44,6 +44,14 @@ from annals._annals import (
     __version__,
 )
 from annals._tables import Difference, attach, difference
+
+if TYPE_CHECKING:
+    # What __getattr__ loads.
+    from annals import nondet
+    from annals.errors import NotSerializable, ToolError, Unrecorded
+    from annals.recording import Receipt, current_run, record, replay
+    from annals.snapshots import frozen, merge_recorded
+    from annals.tools import tool
 
 attach()
 
@@ -96,12 +104,14 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "nondet":
-        return importlib.import_module("annals.nondet")
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'annals' has no attribute {name!r}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name == "nondet":
+            return importlib.import_module("annals.nondet")
+        if name in _LAZY:
+            return getattr(importlib.import_module(_LAZY[name]), name)
+        raise AttributeError(f"module 'annals' has no attribute {name!r}")
 
 
 def find_store(path: str | os.PathLike[str] | None = None) -> Path:
@@ -120,9 +130,9 @@ def find_store(path: str | os.PathLike[str] | None = None) -> Path:
 def open(path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> Store:
     """Opens a store; creates a missing one unless `read_only`.
 
-    Several processes may have a store open. The first one holds it; keyspaces of the others go through that process,
-    and one of them takes the store over when it ends. Runs are begun in the process that holds the store; the others
-    get `Locked`, which names it.
+    Several processes may have a store open. The first one holds it; what the others write goes through that process,
+    and one of them takes the store over when it ends. Only `fork` and `resume_run` need the store in their own process:
+    elsewhere they raise `Locked`, which names the process that holds it.
 
     A forked child must open the store itself: the parent's handles raise `Invalid` there.
     """

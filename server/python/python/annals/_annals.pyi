@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 class Buffer(Protocol):
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -29,6 +29,7 @@ class Unavailable(Error): ...
 class Poisoned(Error): ...
 class Bug(Error): ...
 
+@final
 class Store:
     @staticmethod
     def open(path: str | PathLike[str], read_only: bool = False) -> Store: ...
@@ -43,8 +44,9 @@ class Store:
     def refresh(self) -> None: ...
     def close(self) -> None: ...
     def __enter__(self) -> Store: ...
-    def __exit__(self, *error: Any) -> None: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None: ...
 
+@final
 class Namespace:
     @property
     def name(self) -> str: ...
@@ -100,21 +102,24 @@ class Namespace:
         self, keyspace: str, key: Content, value: Content, vectors: dict[str, Sequence[float]]
     ) -> None: ...
     def nearest(
-        self, embedder: str, vector: Sequence[float], *, k: int = 10, min_score: float = -1.0, exact: bool = False
+        self, embedder: str, vector: Sequence[float], *, k: int = 10, min_score: float = ..., exact: bool = False
     ) -> list[VectorHit]: ...
     def drop_run(self, name: str, why: str = "dropped from Python") -> None: ...
 
+@final
 class MemoryHit:
     entry: str
     identity: str
     score: float
 
+@final
 class VectorHit:
     score: float
     keyspace: str | None
     key: bytes | None
     snapshot: tuple[int, int] | None
 
+@final
 class Run:
     @property
     def name(self) -> str: ...
@@ -134,8 +139,9 @@ class Run:
     def snapshot(self, state: Content) -> int: ...
     def end(self, status: str = "ok") -> RunInfo: ...
     def __enter__(self) -> Run: ...
-    def __exit__(self, *error: Any) -> None: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None: ...
 
+@final
 class RunInfo:
     name: str
     uid: int
@@ -151,6 +157,7 @@ class RunInfo:
     raw_bytes: int
     fingerprint: str | None
 
+@final
 class RunReader:
     @property
     def info(self) -> RunInfo: ...
@@ -163,9 +170,11 @@ class RunReader:
     def __iter__(self) -> Iterator[Frame]: ...
     def __len__(self) -> int: ...
 
+@final
 class Frames(Iterator[Frame]):
     def __next__(self) -> Frame: ...
 
+@final
 class Frame:
     @property
     def seq(self) -> int: ...

@@ -25,7 +25,8 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from annals import _annals, errors, lanes
 from annals.errors import Diverged, Invalid
@@ -397,16 +398,20 @@ class Receipt:
         return f"<Receipt {'faithful' if self.faithful else 'DIVERGED'}: {self.counts['text']}>"
 
 
-class _Block:
+_S = TypeVar("_S", bound=_Session)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _Block(Generic[_S]):
     """A `with` block, an `async with` block, or a decorator."""
 
-    def __init__(self, make, name: str | None, options: dict[str, Any]) -> None:
+    def __init__(self, make: Callable[..., _S], name: str | None, options: dict[str, Any]) -> None:
         self._make = make
         self._name = name
         self._options = options
         self._session: Any = None
 
-    def __enter__(self):
+    def __enter__(self) -> _S:
         name = self._name or f"{pathlib.Path(sys.argv[0] or 'python').stem}-{time.strftime('%Y%m%d-%H%M%S')}"
         self._session = self._make(name, **self._options)
         self._session._enter()
@@ -419,13 +424,13 @@ class _Block:
         if diverged and isinstance(error, Exception) and not isinstance(error, Diverged) and self._session.strict:
             raise Diverged(str(self._session.receipt)) from error
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> _S:
         return self.__enter__()
 
     async def __aexit__(self, kind, error, traceback) -> None:
         self.__exit__(kind, error, traceback)
 
-    def __call__(self, function):
+    def __call__(self, function: _Function) -> _Function:
         name = self._name or function.__name__
         if inspect.iscoroutinefunction(function):
 
@@ -434,14 +439,14 @@ class _Block:
                 with _Block(self._make, name, self._options):
                     return await function(*args, **kwargs)
 
-            return recorded_async
+            return recorded_async  # type: ignore[return-value]
 
         @functools.wraps(function)
         def recorded(*args, **kwargs):
             with _Block(self._make, name, self._options):
                 return function(*args, **kwargs)
 
-        return recorded
+        return recorded  # type: ignore[return-value]
 
 
 def record(
@@ -456,7 +461,7 @@ def record(
     replace: bool = False,
     nondet: bool = True,
     guard: bool = False,
-) -> Any:
+) -> _Block[Recording]:
     """Records a block, or the function that this decorates, as a run.
 
     `store` is a directory (default: as the command line finds it). `secrets` names environment variables whose
@@ -483,7 +488,7 @@ def replay(
     guard: bool = False,
     drifting: bool = False,
     strict: bool = True,
-) -> Any:
+) -> _Block[Replay]:
     """Answers a block, or the function that this decorates, from a run.
 
     `rules` are texts as `annals replay --rule` takes them, such as "mask uuid $.messages", and presets of

@@ -25,7 +25,7 @@ import threading
 import types
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from annals._annals import encode_state
 from annals.errors import Invalid, NotSerializable
@@ -291,7 +291,10 @@ def frozen(value: Any) -> Any:
     return value
 
 
-def merge_recorded(results: Iterable[tuple[Any, Any]]) -> list[Any]:
+_Result = TypeVar("_Result")
+
+
+def merge_recorded(results: Iterable[tuple[Any, _Result]]) -> list[_Result]:
     """The results of parallel work in one order, whatever order they came in.
 
     `results` are pairs of a key and a result. A recording notes the order of the keys as they come; a replay

@@ -15,12 +15,20 @@ import hashlib
 import inspect
 import json
 import textwrap
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
 
 from annals import lanes, snapshots
 from annals.errors import NotSerializable, ToolError
 
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@overload
+def tool(function: _Function) -> _Function: ...
+@overload
+def tool(*, name: str | None = None, version: str | None = None) -> Callable[[_Function], _Function]: ...
 def tool(function: Any = None, *, name: str | None = None, version: str | None = None) -> Any:
     """Records the calls of a function, sync or async, also of generators, as frames of component tool.
 
