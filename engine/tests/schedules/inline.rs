@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use annals::io::sim::{FailRule, OpKind, SimIo};
-use annals::{Durability, ErrorKind, Options, upkeep::CompactOptions};
+use annals::{Durability, ErrorKind, Options, RunSpec, Status, upkeep::CompactOptions};
 
 use crate::driver::explore;
 use crate::support::{assert_whole, fresh, options, reopened, tiny_memory_options};
@@ -100,5 +100,26 @@ fn inline_and_thread_commits_beside_compaction_keep_order() {
 fn inline_and_thread_commits_on_a_failing_disk_all_end() {
     explore("inline::inline_and_thread_commits_on_a_failing_disk_all_end", |seed| {
         commit_both_ways(seed, true);
+    });
+}
+
+/// Regression: a thread that began a run held the names of runs while it waited for all commits before. One of these had
+/// its place and had not arrived when the writer's thread looked. When it arrived, it rang no bell, because its caller
+/// was about to write it; but the caller first waited for the names. All three waited forever.
+#[test]
+fn runs_begun_and_ended_at_once_do_not_wait_for_each_other() {
+    explore("inline::runs_begun_and_ended_at_once_do_not_wait_for_each_other", |seed| {
+        let io = SimIo::new(seed);
+        let (store, space, _) = fresh(options(&io));
+        thread::scope(|scope| {
+            for thread in 0..3u8 {
+                let space = &space;
+                scope.spawn(move || {
+                    let run = space.begin_run(RunSpec::new(format!("{thread}"))).unwrap();
+                    run.end(Status::Ok).unwrap();
+                });
+            }
+        });
+        store.close().unwrap();
     });
 }

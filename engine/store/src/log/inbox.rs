@@ -20,6 +20,8 @@ struct InboxState<T> {
     is_parked: bool,
     /// The thread knows of commits that no note covers, and looks again when the log has been idle.
     watches_idle: bool,
+    /// A job that was taken waits for an earlier one that has not arrived.
+    awaits_earlier: bool,
     /// The thread is gone: nobody takes jobs any more.
     has_ended: bool,
 }
@@ -45,8 +47,13 @@ pub enum Wakeup {
 
 impl<T> Default for Inbox<T> {
     fn default() -> Self {
-        let state =
-            InboxState { jobs: VecDeque::new(), is_parked: false, watches_idle: false, has_ended: false };
+        let state = InboxState {
+            jobs: VecDeque::new(),
+            is_parked: false,
+            watches_idle: false,
+            awaits_earlier: false,
+            has_ended: false,
+        };
         Self {
             state: Mutex::new(state),
             is_rung: AtomicBool::new(false),
@@ -57,7 +64,8 @@ impl<T> Default for Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Adds a job. `rings`: for the thread; otherwise its sender calls `inline::act_as_writer` next.
+    /// Adds a job. `rings`: for the thread; otherwise its sender calls `inline::act_as_writer` later. It also rings if
+    /// a job that was taken may wait for this one: the sender may first need a lock of a thread that waits for that job.
     /// After the end the job is dropped, which answers its waiter.
     pub fn send(&self, job: T, rings: bool) {
         let mut state = lock(&self.state);
@@ -67,9 +75,15 @@ impl<T> Inbox<T> {
             return;
         }
         state.jobs.push_back(job);
-        if rings {
+        if rings || state.awaits_earlier {
             self.ring_locked(&state);
         }
+    }
+
+    /// Notes whether a job that was taken waits for an earlier one. Whoever noted it looks for jobs once more before
+    /// nobody acts as the writer.
+    pub fn note_gap(&self, awaits_earlier: bool) {
+        lock(&self.state).awaits_earlier = awaits_earlier;
     }
 
     /// Takes all jobs. The result is `spare`'s memory or more.
@@ -170,6 +184,16 @@ mod tests {
         assert_eq!(inbox.take(VecDeque::new()), [1, 2]);
         assert_eq!(inbox.wait(false, None), Wakeup::Rung);
         assert_eq!(inbox.wait(false, SHORT), Wakeup::TimedOut, "a ring counts once");
+    }
+
+    #[test]
+    fn job_that_a_taken_one_waits_for_rings() {
+        let inbox = Inbox::default();
+        for (awaits_earlier, rings) in [(false, false), (true, true), (false, false)] {
+            inbox.note_gap(awaits_earlier);
+            inbox.send(1, false);
+            assert_eq!(inbox.is_rung.swap(false, Ordering::Relaxed), rings);
+        }
     }
 
     #[test]

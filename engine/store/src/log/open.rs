@@ -627,6 +627,7 @@ pub fn start(
         read_mode: sizes.read_mode,
         sequence: JobSequence::new(first_seqno),
         arrived: VecDeque::new(),
+        has_noted_gap: false,
         sync_group: 1,
     };
     let (ended_in, ended) = crate::sync::channel::bounded(1);

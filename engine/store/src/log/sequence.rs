@@ -53,6 +53,11 @@ impl<T: LogOrdered> JobSequence<T> {
         self.ready.pop_front()
     }
 
+    /// Whether a job waits for an earlier one that has not arrived.
+    pub fn awaits_earlier(&self) -> bool {
+        !self.early.is_empty()
+    }
+
     /// The job that [`JobSequence::pop`] would return.
     pub fn peek(&self) -> Option<&T> {
         self.ready.front()

@@ -118,6 +118,8 @@ pub struct LogWriter {
     pub sequence: JobSequence<WriterJob>,
     /// Empty between fetches: memory for reuse.
     pub arrived: VecDeque<WriterJob>,
+    /// Whether the inbox knows that a fetched job waits for an earlier one.
+    pub has_noted_gap: bool,
     /// How many commits the next sync probably serves: those of the last one, and those that waited after it.
     pub sync_group: usize,
 }
@@ -248,6 +250,11 @@ impl LogWriter {
         let mut arrived = self.queue.inbox.take(std::mem::take(&mut self.arrived));
         arrived.drain(..).for_each(|job| self.sequence.push(job));
         self.arrived = arrived;
+        let awaits_earlier = self.sequence.awaits_earlier();
+        if awaits_earlier != self.has_noted_gap {
+            self.has_noted_gap = awaits_earlier;
+            self.queue.inbox.note_gap(awaits_earlier);
+        }
     }
 
     /// Waits a little for callers whose commits were synced together before: they are probably about to

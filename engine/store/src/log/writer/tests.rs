@@ -86,6 +86,7 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, LogWriter) {
         read_mode: ReadMode::Mapped,
         sequence: JobSequence::new(Seqno(1)),
         arrived: VecDeque::new(),
+        has_noted_gap: false,
         sync_group: 1,
     };
     (sim, writer)
