@@ -86,10 +86,18 @@ fn run_program(
     let report = recorder.fork_program(&reader, origin, name, args.live.remember, &forking)?;
     let ran = Duration::from_nanos(clock.monotonic_ns().saturating_sub(began));
     view.refresh()?;
-    let differs_at = first_difference(&reader, &view.reader(name)?).map_err(engine_failure)?;
-    let verdict = question.as_ref().map(|question| question.verdict(view, name)).transpose();
+    // What was lost must be said, and a run that was not stored whole may not even be there.
+    let differs = match report.recorded.failure {
+        Some(_) => "not compared with its parent".to_owned(),
+        None => match first_difference(&reader, &view.reader(name)?).map_err(engine_failure)? {
+            Some(seq) => format!("first different at frame {seq}"),
+            None => "the same as its parent".to_owned(),
+        },
+    };
+    let asked = question.as_ref().filter(|_| report.recorded.failure.is_none());
+    let verdict = asked.map(|question| question.verdict(view, name)).transpose();
     let waits = !forking.supervision.linger.is_zero();
-    let told = print_forked(name, args, &report, differs_at, waits);
+    let told = print_forked(name, args, &report, &differs, waits);
     match verdict? {
         // What was lost or diverged matters more than the verdict.
         Some(verdict) if !matches!(told, Err(Failure::Message { .. })) && is_as_planned(&report) => {
@@ -257,7 +265,7 @@ fn print_forked(
     name: &str,
     args: &ForkArgs,
     report: &ForkReport,
-    differs_at: Option<u32>,
+    differs: &str,
     waits: bool,
 ) -> CliResult<()> {
     let line = |text: String| print_note(printable(&text));
@@ -279,10 +287,6 @@ fn print_forked(
         let option = edit_option(args, *edit);
         line(format!("NOT EDITED: {option} changed no request: none came, or it has no such place"));
     }
-    let differs = match differs_at {
-        Some(seq) => format!("first different at frame {seq}"),
-        None => "the same as its parent".to_owned(),
-    };
     let money = asides_text(recorded);
     let saved = match dollars(&report.saved) {
         Some(saved) if report.saved.priced > 0 => format!(", {saved} not spent on the prefix"),

@@ -93,16 +93,32 @@ function jsonOrText(text) {
 /// How a fork that this daemon has started is doing, followed until it ends. Empty for other runs.
 function forkStatus(source, run, signal) {
   const element = h("div", { class: "fork-status" });
-  const look = async () => {
-    const fork = (await source.startedForks()).forks.find((of) => of.run === run);
-    if (!fork || signal.aborted) return;
+  const problem = h("span", { class: "failed", role: "alert" });
+  let isShown = false;
+  const draw = (fork) => {
     const open = element.querySelector("details")?.open;
     const isFailed = !fork.running && fork.code !== 0;
     const state = fork.running ? "the fork runs" : fork.code === null ? "the fork's process was ended" : `the fork ended with ${fork.code}`;
-    replace(element, h("span", { class: isFailed ? "failed" : "dim" }, `${state} `),
-      fork.running && button("stop it", () => source.stopFork(run).catch(() => {}), { class: "plain" }),
+    const stop = async () => {
+      await source.stopFork(run).then(() => { problem.textContent = ""; }, (error) => { problem.textContent = ` it cannot be stopped: ${visibleText(error.message)}`; });
+    };
+    replace(element, h("span", { class: isFailed ? "failed" : "dim" }, `${state} `), fork.running && button("stop it", stop, { class: "plain" }), problem,
       fork.output && h("details", { open: open ?? isFailed }, h("summary", {}, "what it printed"), h("pre", {}, fork.output.split("\n").map(visibleText).join("\n"))));
-    if (fork.running) setTimeout(look, 1000);
+    isShown = true;
+  };
+  const look = async () => {
+    let goesOn = isShown;
+    try {
+      const fork = (await source.startedForks()).forks.find((of) => of.run === run);
+      if (signal.aborted) return;
+      if (fork) draw(fork);
+      goesOn = fork?.running;
+      if (isShown) problem.textContent = fork ? problem.textContent : " the daemon no longer knows it";
+    } catch (error) {
+      // A reader without the rights gets nothing; a daemon that does not answer is asked again.
+      if (isShown) problem.textContent = ` ${visibleText(error.message)}`;
+    }
+    if (goesOn && !signal.aborted) setTimeout(look, 1000);
   };
   look();
   return element;

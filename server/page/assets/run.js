@@ -284,7 +284,7 @@ class RunView {
     const id = (view.messages ?? []).flatMap((message) => message.parts).find((part) => part.type === "tool_result")?.id;
     if (id) rows.push(["tool result", `annals fork ${at} --tool-result ${shellWord(id)}=FILE`]);
     const form = h("div", {});
-    if (this.source.isLive) this.source.startedForks().then(({ command }) => command && replace(form, forkForm(this.source, this.run, view, command)));
+    if (this.source.isLive) this.source.startedForks().then(({ command }) => command && replace(form, forkForm(this.source, this.run, view, command)), () => {});
     return h("section", { class: "fork" }, h("h2", {}, "Fork from here"), form,
       h("p", { class: "dim" }, "Runs the recorded program, or another one after --, from this frame into a new run:"),
       rows.map(([name, command]) => h("div", { class: "command" }, h("span", { class: "dim" }, name), h("code", {}, command), copyButton(command, "copy", `command for ${name}`))));

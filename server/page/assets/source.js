@@ -79,10 +79,8 @@ class HttpSource {
   startFork(asked) { return this.post("/v1/forks", asked); }
   stopFork(run) { return this.ask(`/v1/forks/${encodeURIComponent(run)}`, { method: "DELETE" }); }
 
-  /// The command that forks run, and the forks that this daemon has started. Neither for a reader who may not start one.
-  startedForks() {
-    return this.get("/v1/forks").catch(() => ({ command: null, forks: [] }));
-  }
+  /// The command that forks run, and the forks that this daemon has started. Refused to a reader who may not start one.
+  startedForks() { return this.get("/v1/forks"); }
 
   /// A whole body that is text.
   async bodyText(run, seq, side) {

@@ -135,7 +135,7 @@ fn fork_that_cannot_run_says_why() {
     assert_eq!(ask(&daemon, "DELETE /v1/forks/none", &token, Value::Null).0, 404);
 }
 
-/// Whoever starts a program on this machine may do all else, too.
+/// A client who can start a program on this machine can do everything that the daemon's user can.
 #[test]
 fn forks_take_all_rights_and_a_daemon_that_allows_them() {
     let at = ForkBench::new();

@@ -80,8 +80,8 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Notes whether a job that was taken waits for an earlier one. Whoever noted it looks for jobs once more before
-    /// nobody acts as the writer.
+    /// Notes whether a job that was taken waits for an earlier one. The thread that acts as the writer calls this, and
+    /// looks for jobs once more after it no longer acts: a job that came before this call did not ring.
     pub fn note_gap(&self, awaits_earlier: bool) {
         lock(&self.state).awaits_earlier = awaits_earlier;
     }

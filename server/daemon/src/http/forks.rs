@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,6 +71,8 @@ pub(super) struct ForkPrograms {
     command: Option<ForkCommand>,
     /// In the order in which they were started.
     started: Mutex<Vec<Arc<StartedFork>>>,
+    /// The daemon ends. Changed only under the lock of `started`.
+    is_ending: AtomicBool,
 }
 
 /// A fork that was started.
@@ -126,12 +129,14 @@ pub(super) fn routes(router: Router<Arc<HttpShared>>) -> Router<Arc<HttpShared>>
 
 impl ForkPrograms {
     pub(super) fn new(command: Option<ForkCommand>) -> Self {
-        Self { command, started: Mutex::default() }
+        Self { command, started: Mutex::default(), is_ending: AtomicBool::new(false) }
     }
 
-    /// Asks all forks to end.
+    /// Asks all forks to end, and starts no more.
     pub(super) fn stop_all(&self) {
-        for fork in self.started().iter() {
+        let started = self.started();
+        self.is_ending.store(true, Ordering::Relaxed);
+        for fork in started.iter() {
             fork.stop.notify_one();
         }
     }
@@ -140,9 +145,12 @@ impl ForkPrograms {
         self.started.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a fork. Refused while one of this name runs, and while too many run.
+    /// Adds a fork. Refused while one of this name runs, while too many run, and at the daemon's end.
     fn add(&self, fork: Arc<StartedFork>) -> Result<(), HttpProblem> {
         let mut started = self.started();
+        if self.is_ending.load(Ordering::Relaxed) {
+            return Err(HttpProblem::from_error_text("UNAVAILABLE the daemon ends"));
+        }
         let is_same = |other: &StartedFork| other.namespace == fork.namespace && other.run == fork.run;
         if started.iter().any(|other| is_same(other) && other.is_running()) {
             let why = format!("CONFLICT a fork into run `{}` is running", fork.run);
@@ -381,12 +389,13 @@ async fn stop(
 /// Starts the program. Its output comes through one pipe, in the order in which it was written.
 fn spawn(command: &ForkCommand, words: impl Iterator<Item = String>) -> std::io::Result<(Child, Receiver)> {
     let (reader, writer) = std::io::pipe()?;
+    // Before the process: nobody would look after it if this failed.
+    let output = Receiver::from_owned_fd(reader.into())?;
     let mut process = Command::new(&command.executable);
     process.arg("--store").arg(&command.store).args(words);
     // In a group of its own: a Ctrl-C on the daemon's terminal is for the daemon, which ends its forks.
     process.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
-    let child = process.spawn()?;
-    Ok((child, Receiver::from_owned_fd(reader.into())?))
+    Ok((process.spawn()?, output))
 }
 
 async fn find_run(shared: &HttpShared, session: &mut Session, run: &str) -> Result<(), String> {
