@@ -147,6 +147,17 @@ class Session:
         os.close(self.terminal)
 
 
+    def hung_up(self):
+        """Closes the terminal, as a window that is closed or a lost connection does, and waits for the end."""
+        os.close(self.control)
+        os.close(self.terminal)
+        try:
+            code = self.process.wait(PATIENCE_S)
+        finally:
+            self.process.kill()
+        assert code == 129, f"ended with {code}"
+
+
 def run(arguments, directory, **kwargs):
     return subprocess.run([ANNALS, *arguments], cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True, **kwargs)
 
@@ -169,6 +180,20 @@ def store(directory):
     assert done.returncode == 0, done.stderr
     listed = run(["runs", "--json"], directory)
     return [json.loads(line) for line in listed.stdout.splitlines()]
+
+
+def damage(directory, name):
+    """Flips a bit in the store, where it costs frames of this run and leaves the list of runs whole."""
+    segments = os.path.join(directory, ".annals", "segments")
+    path = os.path.join(segments, sorted(os.listdir(segments))[0])
+    with open(path, "rb") as file:
+        whole = file.read()
+    for at in range(64, len(whole), 16):
+        with open(path, "wb") as file:
+            file.write(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1:])
+        if run(["show", name], directory).returncode == 3 and run(["runs"], directory).returncode == 0:
+            return
+    raise AssertionError("no flip costs a frame alone")
 
 
 def main():
@@ -194,7 +219,7 @@ def main():
         session.keys("?")
         # Resizing draws the screen anew, in its new size.
         session.resize(200, 60)
-        text = session.until("FRAME 1", "began")
+        text = session.until("FRAME 1", "began", "j/k scroll")
         assert len(text.splitlines()) == 60
         session.resize(60, 20)
         session.until("FRAME 1")
@@ -213,6 +238,12 @@ def main():
         session.keys("\x03")
         session.ended(0)
         print("SIGTERM, SIGHUP, SIGINT, Ctrl-C: passed")
+
+        # Regression: it never ended, and kept a processor busy.
+        session = Session(["tui", first], directory)
+        session.until("FRAME")
+        session.hung_up()
+        print("a closed terminal: passed")
 
         # Every screen of the hostile run: the emulator refuses sequences and characters that are not the view's own.
         session = Session(["open", first], directory)
@@ -248,6 +279,21 @@ def main():
         text = run(["open", first], directory)
         assert text.returncode == 0 and f"{first}: " in text.stdout, text
         print("without a terminal: passed")
+
+        # A damaged frame is named as such, and the view goes on.
+        damage(directory, first)
+        session = Session(["tui"], directory)
+        session.until(first, "2 runs")
+        session.keys("\r")
+        session.until("FRAME", "damaged:", "checksum does not match")
+        # Regression: a body that could not be read was shown as one of 0 bytes.
+        assert "0 B in" not in session.screen.text(), session.screen.text()
+        for seq in range(1, runs[0]["frames"] + 1):
+            session.keys(f"g{seq}\r")
+            session.until(f"FRAME {seq}")
+        session.keys("q")
+        session.ended(0)
+        print("damaged frame: passed")
 
 
 if __name__ == "__main__":

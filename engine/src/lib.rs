@@ -59,6 +59,7 @@ pub mod retention {
     //! Which runs are kept for how long: policies, plans and reports
     //! ([`Store::plan_retention`](crate::Store::plan_retention)).
 
+    pub use crate::upkeep::deadlines::{Deadline, DeadlineIndex, DeadlineKind};
     pub use crate::upkeep::due::is_due;
     pub use crate::upkeep::forget::{ForgottenRun, RunRemnants};
     pub use crate::upkeep::retention::{

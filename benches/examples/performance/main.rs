@@ -3,8 +3,8 @@
 //!
 //! `cargo run --profile dist -p annals-benches --example performance -- [--dir DIR] [--rounds N] [--chat FILE.json] [SECTION…]`
 //!
-//! Sections: conversation, many, real, kv, frames, scan, single, open, forks, memory, curve, waits; without any,
-//! all of them.
+//! Sections: conversation, many, real, kv, frames, scan, single, open, forks, memory, curve, waits, large; without any,
+//! all of them but `large`, which fills 20 GB.
 #![expect(clippy::print_stdout, reason = "a program that measures and prints")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -64,8 +64,11 @@ fn main() {
             _ => sections.push(argument),
         }
     }
-    let wanted = |name: &str| sections.is_empty() || sections.iter().any(|section| section == name);
-    let all: [BenchSection; 12] = [
+    let wanted = |name: &str| match sections.is_empty() {
+        true => name != "large",
+        false => sections.iter().any(|section| section == name),
+    };
+    let all: [BenchSection; 13] = [
         ("conversation", recording::conversation),
         ("many", recording::many_conversations),
         ("real", recording::real_runs),
@@ -78,6 +81,7 @@ fn main() {
         ("memory", scale::memory),
         ("curve", scale::step_cost_curve),
         ("waits", scale::commit_waits),
+        ("large", scale::large),
     ];
     for section in &sections {
         assert!(all.iter().any(|(name, _)| name == section), "there is no section {section:?}");

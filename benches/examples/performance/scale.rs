@@ -311,3 +311,78 @@ pub(crate) fn commit_waits(plan: &PerformanceArgs) {
     }
     store.close().unwrap();
 }
+
+/// A store of 20 GB: filled once, then opened and read.
+pub(crate) fn large(plan: &PerformanceArgs) {
+    const VALUE_BYTES: u64 = 4000;
+    const BATCH: u64 = 100;
+    const KEYS: u64 = 20_000_000_000 / VALUE_BYTES;
+    println!(
+        "\n{} GB: {KEYS} keys of {VALUE_BYTES} B that do not compress, batches of {BATCH}, each awaited, `Process`",
+        KEYS * VALUE_BYTES / 1_000_000_000
+    );
+    println!(
+        "  {:>10} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9}",
+        "keys", "MB/s", "p50", "p99.9", "p99.99", "greatest", "RSS, MB"
+    );
+    let dir = plan.temporary_dir();
+    let path = dir.path().join("store");
+    let store = open_store(&path, Durability::Process);
+    let space = store.namespace("default").unwrap();
+    let kv = space.keyspace("kv", History::Latest).unwrap();
+    let content = |number: u64| -> Vec<u8> {
+        let mut random = BenchRng(number ^ 0x1a57);
+        (0..VALUE_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect()
+    };
+    let mut at = 0;
+    for tenth in 1..=10 {
+        let (end, began) = (KEYS / 10 * tenth, Instant::now());
+        let from = at;
+        let waits = sorted_samples(usize::try_from((end - at) / BATCH).unwrap(), |_| {
+            let mut batch = space.batch();
+            for number in at..at + BATCH {
+                batch.put(&kv, &scattered_key(number), content(number));
+            }
+            batch.commit().unwrap();
+            at += BATCH;
+        });
+        let rate = ((end - from) * VALUE_BYTES) as f64 / 1e6 / began.elapsed().as_secs_f64();
+        let wait = |share| quantile(&waits, share);
+        println!(
+            "  {end:>10} {rate:>8.0} {:>10.1?} {:>10.1?} {:>10.1?} {:>10.1?} {:>9.0}",
+            wait(0.5),
+            wait(0.999),
+            wait(0.9999),
+            wait(1.0),
+            resident() as f64 / 1e6
+        );
+    }
+    drop((kv, space));
+    let (_, closing) = timed(1.0, || store.close().unwrap());
+    println!(
+        "  closed in {:.3} s; {:.2} GB on the disk",
+        closing.took.as_secs_f64(),
+        store_bytes(&path) as f64 / 1e9
+    );
+    let opening =
+        sorted_samples(plan.rounds.max(5), |_| open_store(&path, Durability::Process).close().unwrap());
+    println!("  opened and closed in {:.1} ms", quantile(&opening, 0.5).as_secs_f64() * 1e3);
+    let store = open_store(&path, Durability::Process);
+    let kv = store.namespace("default").unwrap().keyspace("kv", History::Latest).unwrap();
+    let mut random = BenchRng(7);
+    for round in 1..=2 {
+        let gets = sorted_samples(20_000, |_| {
+            let number = random.next() % KEYS;
+            assert!(kv.get(&scattered_key(number)).unwrap().is_some_and(|value| value == content(number)));
+        });
+        println!(
+            "  {} random gets, part {round}: p50 {:.1?}, p99 {:.1?}, greatest {:.1?}; {:.0} MB of memory",
+            gets.len(),
+            quantile(&gets, 0.5),
+            quantile(&gets, 0.99),
+            quantile(&gets, 1.0),
+            resident() as f64 / 1e6
+        );
+    }
+    store.close().unwrap();
+}

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
 
 use annals_server::profiles::Redactor;
 use annals_tui::{Look, StartScreen, Surroundings, TerminalEnd};
@@ -16,6 +17,8 @@ use crate::store_access::StoreAccess;
 
 /// A shell adds this to the number of the signal that ended a program.
 const SIGNAL_BASE: i32 = 128;
+/// How long the view may take to end by itself after its terminal was closed.
+const HANG_UP_WAIT: Duration = Duration::from_secs(1);
 
 pub(super) fn run(global: &GlobalArgs, args: &TuiArgs) -> CliResult<()> {
     if global.json {
@@ -78,6 +81,11 @@ pub(super) fn show(
     annals_server::when_interrupted(move |sent| {
         by.store(sent, Ordering::Release);
         stopped.store(true, Ordering::Release);
+        if sent == rustix::process::Signal::HUP.as_raw() {
+            // Where the terminal is gone, the library that reads keys reads its end again and again, and never returns.
+            std::thread::sleep(HANG_UP_WAIT);
+            std::process::exit(SIGNAL_BASE + sent);
+        }
     });
     match annals_tui::show(source, look, start, &stop) {
         Ok(TerminalEnd::Quit) => Ok(()),

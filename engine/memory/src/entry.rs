@@ -197,6 +197,11 @@ impl MemoryEntry {
         self.members.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 
+    /// When the entry expires, if it does, in milliseconds since 1970-01-01 UTC.
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        self.ttl_ms.map(|ms| u64::try_from(ms).unwrap_or(0))
+    }
+
     /// Whether the entry has expired.
     #[must_use]
     pub fn is_expired(&self, now_ms: i64) -> bool {

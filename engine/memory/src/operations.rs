@@ -7,6 +7,7 @@ use super::vector_search::{partition_name, squared_norm};
 use super::words::Card;
 use super::*;
 use annals::Ticket;
+use annals::retention::{Deadline, DeadlineKind};
 use annals::runs::DropHold;
 use annals_store::log::segments::lock;
 use std::collections::BTreeMap;
@@ -187,6 +188,9 @@ impl Memory {
             }
         }
         batch.delete(&self.looks, key);
+        if let Some(ms) = entry.deadline_ms().filter(|_| self.name == ENTRIES) {
+            self.space.deadlines()?.add(batch, DeadlineKind::Memory, ms, key);
+        }
         match card {
             Some(mut card) => {
                 self.number_card(changing, batch, key, &mut card)?;
@@ -340,9 +344,51 @@ impl Memory {
                 }
             }
         }
+        if let Some(index) = self.space.find_deadlines()? {
+            let mut batch = self.space.batch();
+            let is_gone = |id: &[u8]| id.starts_with(prefix.as_bytes());
+            if index.remove_all(&mut batch, DeadlineKind::Memory, is_gone)? > 0 {
+                self.commit(batch)?;
+            }
+        }
         drop(changing);
         self.tend_index(prefix.as_bytes())?;
         Ok(ended)
+    }
+
+    /// Deletes entries of all identities whose `ttl` is over, the earliest first, as the index of deadlines has them.
+    /// Looks at `most` entries of the index at most; returns the number of deleted entries, and whether there may be
+    /// more. Compaction then frees their bytes. The first call in a store of an earlier version, which has no index,
+    /// reads all entries.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`, `Poisoned`; `Invalid` in a store open for reading.
+    pub fn delete_due(&self, now_ms: u64, most: usize) -> Result<(u64, bool)> {
+        let deadline_of = |value: &[u8]| Ok(parse_stored(value)?.deadline_ms());
+        let index = self.space.complete_deadlines(DeadlineKind::Memory, deadline_of)?;
+        let due = index.due(DeadlineKind::Memory, now_ms, None, most)?;
+        if due.is_empty() {
+            return Ok((0, false));
+        }
+        let mut changing = self.lock_changes()?;
+        let (mut batch, mut gone) = (self.space.batch(), Vec::new());
+        for Deadline { ms, id } in &due {
+            index.remove(&mut batch, DeadlineKind::Memory, *ms, id);
+            // The entry may have been replaced or deleted.
+            if let Some(value) = self.entries.get(id)?
+                && parse_stored(&value)?.deadline_ms().is_some_and(|ms| ms <= now_ms)
+                && !gone.contains(&id)
+            {
+                self.add_deletion(&mut changing, &mut batch, id)?;
+                gone.push(id);
+            }
+        }
+        self.commit(batch)?;
+        let deleted = gone.len() as u64;
+        self.drop_counts(gone);
+        drop(changing);
+        due.first().map_or(Ok(()), |first| self.tend_index(&first.id))?;
+        Ok((deleted, due.len() == most))
     }
 
     /// Deletes entries of all identities that have expired at `at_ms`, and entries of recorded runs

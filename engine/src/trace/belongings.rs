@@ -22,6 +22,7 @@ use crate::log::segments::lock;
 use crate::store::Namespace;
 use crate::trace::dropping::PendingForks;
 use crate::trace::reader::run_record;
+use crate::upkeep::deadlines::DeadlineKind;
 use annals_store::kv::content::Content;
 use annals_store::kv::core::Core;
 use annals_store::kv::keyspace::{History, Keyspace, ScanRange};
@@ -135,18 +136,31 @@ impl Namespace {
     }
 
     /// Sets a key as a belonging of a run, in a keyspace that keeps the latest values. The commit that drops
-    /// or replaces the run deletes the key. No run is dropped meanwhile.
+    /// or replaces the run deletes the key. No run is dropped meanwhile. `deadline` is when it ends, in milliseconds since
+    /// 1970-01-01 UTC, and its kind in the index of deadlines.
     ///
     /// # Errors
     /// `Gone` if the run was dropped or replaced; `NotFound` if there is no such run; `Invalid`,
     /// `Unavailable`, `Poisoned`.
-    pub fn put_with_run(&self, uid: RunUid, keyspace: &str, key: &[u8], value: Vec<u8>) -> Result<()> {
+    pub fn put_with_run(
+        &self,
+        uid: RunUid,
+        keyspace: &str,
+        key: &[u8],
+        value: Vec<u8>,
+        deadline: Option<(DeadlineKind, u64)>,
+    ) -> Result<()> {
         let core = self.store.core();
         // The run's first batch may be queued and not in the index yet.
         core.log()?.queue.barrier(core.index.visible())?;
         let belonging = RunBelonging { keyspace, key, is_lasting: false, is_numbered: false };
         self.write_with_run(uid, &[belonging], || {
-            self.keyspace(keyspace, History::Latest)?.put(key, value).map(drop)
+            let mut batch = self.batch();
+            batch.put(&self.keyspace(keyspace, History::Latest)?, key, value);
+            if let Some((kind, ms)) = deadline {
+                self.deadlines()?.add(&mut batch, kind, ms, key);
+            }
+            batch.commit().map(drop)
         })
     }
 

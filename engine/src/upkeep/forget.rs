@@ -1,6 +1,6 @@
 //! Drops a run on request, and reports where its bytes remain.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{RunUid, SegmentId, Seqno};
@@ -12,6 +12,7 @@ use crate::trace::reader::{RunOrTombstone, find_run_or_tombstone};
 use crate::trace::run_keys;
 use crate::trace::{DeletedKey, DroppedRun};
 use crate::upkeep::compact::CompactOptions;
+use crate::upkeep::deadlines::{DeadlineKind, KeyPattern};
 use crate::upkeep::retention::{FORGET, OWN_NAMESPACE};
 use annals_store::kv::keys as index_keys;
 use annals_store::kv::{History, ScanRange};
@@ -49,6 +50,8 @@ pub struct ForgottenRun {
     uids: Vec<RunUid>,
     /// Keys that belonged to them.
     deleted: Vec<DeletedKey>,
+    /// Their entries in the index of deadlines, up to a record.
+    deadlines: Vec<(KeyPattern, Seqno)>,
 }
 
 impl ForgottenRun {
@@ -59,7 +62,10 @@ impl ForgottenRun {
     /// `Damaged`, `Unavailable`.
     pub fn compact_options(&self, space: &Namespace) -> Result<CompactOptions> {
         let must_go_keys = self.deleted.iter().map(|(keyspace, key)| space.forgotten(keyspace, key));
-        let must_go_keys = must_go_keys.collect::<Result<_>>()?;
+        let mut must_go_keys: Vec<ForgottenKey> = must_go_keys.collect::<Result<_>>()?;
+        if let Some(first) = must_go_keys.first_mut() {
+            first.deadlines.clone_from(&self.deadlines);
+        }
         Ok(CompactOptions { must_go: self.uids.clone(), must_go_keys, ..CompactOptions::default() })
     }
 }
@@ -164,7 +170,29 @@ impl Namespace {
             },
             (Err(error), None) => return Err(error),
         };
-        Ok(ForgottenRun { run, blame_forks, uids, deleted })
+        let deadlines = self.forget_deadlines(&deleted)?;
+        Ok(ForgottenRun { run, blame_forks, uids, deleted, deadlines })
+    }
+
+    /// Deletes the entries of deleted memories in the index of deadlines. Returns all that they ever had.
+    fn forget_deadlines(&self, deleted: &[DeletedKey]) -> Result<Vec<(KeyPattern, Seqno)>> {
+        let (Some(index), Some(memories)) =
+            (self.find_deadlines()?, self.find_keyspace(DeadlineKind::Memory.keyspace())?)
+        else {
+            return Ok(Vec::new());
+        };
+        let gone = deleted.iter().filter(|(keyspace, _)| keyspace.id() == memories.id());
+        let gone: HashSet<&[u8]> = gone.map(|(_, key)| key.as_slice()).collect();
+        if gone.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.batch();
+        let upto = match index.remove_all(&mut batch, DeadlineKind::Memory, |id| gone.contains(id))? {
+            0 => self.store.core().index.visible(),
+            _ => batch.submit_with(Durability::Disk)?.wait()?,
+        };
+        let patterns = gone.into_iter().filter_map(|id| index.pattern(DeadlineKind::Memory, id));
+        Ok(patterns.map(|pattern| (pattern, upto)).collect())
     }
 
     /// A dropped run, and where its bytes remain.

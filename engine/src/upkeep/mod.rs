@@ -9,13 +9,14 @@
 //! - `doctor`: describes a store and its damage.
 //! - `backup`: copies a store that is in use, and restores a copy.
 //! - `compact`: reclaims the space of unreferenced data.
-//! - `due`: compares deadlines with a clock.
+//! - `due`: compares deadlines with a clock. `deadlines`: the index of deadlines.
 //! - `retention`: decides by a policy which runs go. `sweep` reads the runs and drops them.
 //! - `forget`: drops one run on request; its `keys` forgets keys and finds what holds a content.
 
 mod backup;
 mod compact;
 mod correct;
+pub(crate) mod deadlines;
 mod directory;
 mod doctor;
 pub(crate) mod due;

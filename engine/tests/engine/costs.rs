@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use annals::io::sim::{OpKind, SimIo};
 use annals::kv::{History, Keyspace, ScanRange};
-use annals::retention::{RetentionLimit, RetentionPlan, RetentionPolicy, RetentionRule, RunShare};
+use annals::retention::{
+    DeadlineKind, RetentionLimit, RetentionPlan, RetentionPolicy, RetentionRule, RunShare,
+};
 use annals::runs::{RunFilter, RunOrder};
 use annals::{
     Component, Durability, Frame, Namespace, Options, ReadMode, Run, RunSpec, RunUid, Severity, Status, Store,
@@ -255,10 +257,14 @@ impl CostBench {
         let store = Store::open_with("s", options(&sim)).unwrap();
         let space = store.namespace("default").unwrap();
         let notes = space.keyspace("notes", History::Latest).unwrap();
+        space.keyspace("annals.deadlines", History::Latest).unwrap();
+        let deadlines = space.complete_deadlines(DeadlineKind::Key, |_| Ok(None)).unwrap();
         for numbers in (0..runs).collect::<Vec<_>>().chunks(1000) {
             let mut batch = space.batch();
             for number in numbers {
-                batch.put(&notes, format!("note-{number}").as_bytes(), "a short value");
+                let note = format!("note-{number}");
+                batch.put(&notes, note.as_bytes(), "a short value");
+                deadlines.add(&mut batch, DeadlineKind::Key, u64::from(*number), note.as_bytes());
             }
             batch.commit().unwrap();
         }
@@ -306,6 +312,11 @@ const OPERATIONS: &[CostedOperation] = &[
     }),
     ("keys of 10", [0, 0, 0], |bench| {
         assert_eq!(bench.notes.scan(ScanRange::prefix(b"note-1")).keys().take(10).count(), 10);
+    }),
+    ("has_due, due entries", [0, 0, 0], |bench| {
+        assert!(bench.space.has_due(DeadlineKind::Key, 9).unwrap());
+        let index = bench.space.find_deadlines().unwrap().unwrap();
+        assert_eq!(index.due(DeadlineKind::Key, 9, None, 256).unwrap().len(), 10);
     }),
     ("begin_run", [0, 1, 0], |bench| bench.run = Some(bench.space.begin_run(RunSpec::new("new")).unwrap())),
     ("record", [0, 1, 0], |bench| {

@@ -215,7 +215,7 @@ impl BlameDocument {
     pub(crate) fn save(&self, space: &Namespace, parent: &RunReader) -> Result<(), BlameError> {
         let bytes = serde_json::to_vec(self)
             .map_err(|error| annals::Error::new(annals::ErrorKind::Bug, error.to_string()))?;
-        space.put_with_run(parent.info().uid, KEYSPACE, self.run.as_bytes(), bytes)?;
+        space.put_with_run(parent.info().uid, KEYSPACE, self.run.as_bytes(), bytes, None)?;
         Ok(())
     }
 }

@@ -17,12 +17,12 @@ mod turn_batch;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::ops::Bound;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Wake, Waker};
 
 use annals::io::Io;
+use annals::retention::{Deadline, DeadlineIndex, DeadlineKind};
 use annals::{
     Durability, Keyspace, Namespace, Ticket,
     kv::{Content, KvBatch, ScanRange, StoredBlob},
@@ -44,6 +44,8 @@ pub(super) const KEY_BYTES_MAX: usize = annals::kv::KEY_BYTES_MAX - 1;
 const BATCHES_IN_FLIGHT_MAX: usize = 1;
 /// Gathered writes of this many bytes are submitted regardless of the batches in flight.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
+/// A turn that began this long ago may still set a deadline that was in the future then.
+const LATE_TURN_MS: u64 = 60_000;
 pub(crate) const DEADLINES: &str = "annals.deadlines";
 
 /// A key of a database: the database's number and the key.
@@ -115,6 +117,10 @@ impl Wake for SettleWaker {
 struct DatabasesState {
     spaces: [Option<Keyspace>; DATABASES as usize],
     deadlines: Option<Keyspace>,
+    index: Option<DeadlineIndex>,
+    /// Everything that ended before this time, in milliseconds since 1970, has been swept. A sweep need not pass over
+    /// the deleted entries again.
+    swept_to_ms: u64,
     /// Whether any deadline may exist.
     any_deadline: bool,
     pending: HashMap<DatabaseKey, PendingValue, RandomState>,
@@ -203,7 +209,14 @@ struct KeyWrite {
     key: DatabaseKey,
     entry: Option<KeyEntry>,
     /// The change of its deadline, if any.
-    deadline: Option<Option<u64>>,
+    deadline: Option<DeadlineChange>,
+}
+
+/// What a write does to the deadline of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DeadlineChange {
+    before: Option<u64>,
+    after: Option<u64>,
 }
 
 impl Databases {
@@ -226,6 +239,8 @@ impl Databases {
         let state = DatabasesState {
             spaces,
             deadlines,
+            index: space.find_deadlines()?,
+            swept_to_ms: 0,
             any_deadline,
             pending: HashMap::default(),
             values: values.open_namespace(),
@@ -371,12 +386,20 @@ impl Databases {
                 Some(entry) => batch.put(keyspace, &key.1, Content::Bytes(entry.value.clone())),
                 None => batch.delete(keyspace, &key.1),
             };
-            if let Some(deadline) = deadline {
+            if let Some(DeadlineChange { before, after }) = *deadline {
                 let deadlines = state.deadlines.as_ref().ok_or_else(missing)?;
-                match deadline {
-                    Some(ms) => batch.put(deadlines, &deadline_key(key), ms.to_le_bytes().to_vec()),
-                    None => batch.delete(deadlines, &deadline_key(key)),
+                let index = state.index.as_ref().ok_or_else(missing)?;
+                let name = deadline_key(key);
+                match after {
+                    Some(ms) => batch.put(deadlines, &name, ms.to_le_bytes().to_vec()),
+                    None => batch.delete(deadlines, &name),
                 };
+                if let Some(ms) = before.filter(|_| before != after) {
+                    index.remove(&mut batch, DeadlineKind::Key, ms, &name);
+                }
+                if let Some(ms) = after {
+                    index.add(&mut batch, DeadlineKind::Key, ms, &name);
+                }
             }
         }
         Ok(batch)
@@ -419,44 +442,60 @@ impl Databases {
         self.io.now_ns()
     }
 
-    /// Deletes keys whose deadline is past: examines at most `most` deadlines after the deadline key `from`.
-    /// Returns where to continue, and what to wait for.
+    /// Deletes keys whose deadline is past, the earliest first: looks at `most` entries of the index after `after`.
+    /// Returns where to continue, if there may be more, and what to wait for.
     ///
     /// # Errors
     /// Those of the store.
     pub(super) fn sweep(
         &self,
-        from: &[u8],
+        after: Option<&Deadline>,
         most: usize,
-    ) -> annals::Result<(Option<Vec<u8>>, SettleReceiver)> {
-        let (deadlines, settled) = {
+    ) -> annals::Result<(Option<Deadline>, SettleReceiver)> {
+        let (deadlines, settled, swept_to_ms) = {
             let state = self.lock();
             match state.deadlines.clone().filter(|_| state.any_deadline) {
-                Some(deadlines) => (deadlines, state.settled),
+                Some(deadlines) => (deadlines, state.settled, state.swept_to_ms),
                 None => return Ok((None, None)),
             }
         };
+        let deadline_of = |value: &[u8]| Ok(deadline_in(Some(value.to_vec())));
+        let index = self.space.complete_deadlines(DeadlineKind::Key, deadline_of)?;
         let mut work = TurnBatch::new(self);
-        let (mut seen, mut last, mut due) = (0, None, Vec::new());
+        let start = Deadline { ms: swept_to_ms, id: Vec::new() };
+        let now_ms = work.now_ms();
+        if !work.is_due(now_ms) || self.space.store().check_writer().is_err() {
+            return Ok((None, None));
+        }
+        let due = index.due(DeadlineKind::Key, now_ms, Some(after.unwrap_or(&start)), most)?;
+        let next = due.last().filter(|_| due.len() == most).cloned();
+        if due.is_empty() {
+            return Ok((None, None));
+        }
         // Read without the lock: turns do not wait for it.
-        for found in deadlines.scan(ScanRange::between(Bound::Excluded(from), Bound::Unbounded)) {
-            let (key, deadline) = found?;
-            if let (Some((database, name)), Some(deadline)) = (key.split_first(), deadline_in(Some(deadline)))
-                && work.is_due(deadline)
-            {
-                due.push((*database, name.to_vec()));
-            }
-            seen += 1;
-            if seen == most {
-                last = Some(key);
-                break;
+        let read = due.iter().map(|Deadline { id, .. }| Ok(deadline_in(deadlines.get(id)?)));
+        let stored: Vec<Option<u64>> = read.collect::<annals::Result<_>>()?;
+        let is_current = work.state().settled == settled;
+        let (mut outdated, mut is_any_outdated) = (self.space.batch(), false);
+        for (Deadline { ms, id }, stored) in due.iter().zip(stored) {
+            let Some((database, key)) = id.split_first() else { continue };
+            let name = (*database, key.to_vec());
+            let stored = if is_current { stored } else { deadline_in(deadlines.get(id)?) };
+            if stored == Some(*ms) || work.state().pending.contains_key(&name) {
+                work.expire(name, *ms, is_current)?;
+            } else {
+                index.remove(&mut outdated, DeadlineKind::Key, *ms, id);
+                is_any_outdated = true;
             }
         }
-        let is_current = due.is_empty() || work.state().settled == settled;
-        for name in due {
-            work.expire(name, is_current)?;
+        // Under the lock: no turn can add such an entry between the look and this.
+        if is_any_outdated {
+            work.await_before_reply(outdated.submit_with(Durability::Process)?);
         }
-        Ok((last, work.commit()?))
+        if next.is_none() {
+            work.state().swept_to_ms = now_ms.saturating_sub(LATE_TURN_MS);
+        }
+        Ok((next, work.commit()?))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Forgetting keys, stored blobs and runs at once, and the reports of it: for commands of the daemon, for a recorder
 //! that holds a store, and for the command line when it holds the store itself.
 
-use annals::retention::ForgottenRun;
+use annals::retention::{DeadlineKind, ForgottenRun};
 use annals::runs::DroppedRun;
 use annals::upkeep::{BackupNote, CompactOptions, CompactReport, ForgottenKey, SharedContent};
 use annals::{BlobId, Error, ErrorKind, Namespace, Result};
@@ -59,16 +59,16 @@ pub(crate) fn mark_forgotten(
         )),
         ForgetTarget::Key { keyspace, key } => {
             // The deadline of a daemon's key has the key's name, too.
-            let deadline = database_number(keyspace).map(|number| deadline_key(&(number, key.to_vec())));
-            let deadline = deadline.iter().map(|name| (DEADLINES, name.as_slice()));
+            let name = database_number(keyspace).map(|number| deadline_key(&(number, key.to_vec())));
+            let deadline = name.iter().map(|name| (DEADLINES, name.as_slice()));
             let all: Vec<(&str, &[u8])> = std::iter::once((keyspace, key)).chain(deadline).collect();
-            space.forget_keys("key", &all, why)
+            space.forget_keys("key", &all, name.as_deref().map(|name| (DeadlineKind::Key, name)), why)
         }
         ForgetTarget::Blob(id) => {
             let id = parse_id(id)?;
             let holders = space.content_holders(id, BLOBS, NAMED_MAX + 1)?;
             if holders.is_empty() {
-                return space.forget_keys("blob", &[(BLOBS, &id.0)], why);
+                return space.forget_keys("blob", &[(BLOBS, &id.0)], None, why);
             }
             let mut names: Vec<String> =
                 holders.iter().take(NAMED_MAX).map(|holder| holder.to_string()).collect();

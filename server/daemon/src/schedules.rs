@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annals::Store;
-use annals::retention::RunShare;
+use annals::retention::{DeadlineKind, RunShare};
 use annals::upkeep::Sharing;
 
+use annals_proxy::proxy::delete_due_answers;
 use annals_review::memory_retention::delete_expired_memories;
 
 use super::backups::{KeptBackup, keep_backup};
 use super::config::{BackupSchedule, RetentionSchedule, WitnessSchedule};
-use super::databases::Databases;
 use super::session::Daemon;
 use super::sizes::{day_of, measure};
+use super::tenant::Tenant;
 use super::witness::write_witness;
 
 /// Pause between two parts of a sweep.
@@ -22,6 +23,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Interval between sweeps for expired keys, and maximum number of deadlines examined at a time.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 const SWEPT_MAX: usize = 256;
+/// Number of such sweeps after which namespaces that are not open are swept, too.
+const ROUNDS_OF_CLOSED: u64 = 6;
 /// Interval of sampling: how long a run that is sampled out may remain after its end.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -29,10 +32,14 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// once a day.
 pub(super) async fn sweep(daemon: Arc<Daemon>) {
     let mut measured = None;
-    loop {
+    for round in 0u64.. {
         tokio::time::sleep(SWEEP_INTERVAL).await;
+        if round.is_multiple_of(ROUNDS_OF_CLOSED) {
+            // A store that cannot be read reports it to its readers.
+            let _ = tokio::task::block_in_place(|| daemon.open_expired_tenants());
+        }
         for tenant in daemon.tenants() {
-            sweep_one(&tenant.databases).await;
+            sweep_one(&tenant).await;
             // A store that cannot be written reports it to its writers.
             let _ = tokio::task::block_in_place(|| tenant.ingest.end_quiet_traces(daemon.now_ns(), false));
         }
@@ -178,16 +185,42 @@ fn note_place(
     change(store, &place.to_string_lossy())
 }
 
-async fn sweep_one(databases: &Databases) {
-    let mut from = Vec::new();
+/// Deletes what is over in a namespace: keys, entries in memory, cached answers.
+async fn sweep_one(tenant: &Tenant) {
+    let mut after = None;
     loop {
         // A store that cannot be read reports it to its readers.
-        let Ok((next, settled)) = databases.sweep(&from, SWEPT_MAX) else { break };
+        let swept = tokio::task::block_in_place(|| tenant.databases.sweep(after.as_ref(), SWEPT_MAX));
+        let Ok((next, settled)) = swept else { break };
         if let Some(settled) = settled {
             let _ = settled.await;
         }
-        let Some(next) = next else { break };
-        from = next;
+        if next.is_none() {
+            break;
+        }
+        after = next;
         tokio::time::sleep(PAUSE).await;
     }
+    // A store that cannot be written reports it to its writers.
+    while let Ok(true) = tokio::task::block_in_place(|| sweep_memory_and_answers(tenant)) {
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Returns whether there may be more.
+pub(super) fn sweep_memory_and_answers(tenant: &Tenant) -> annals::Result<bool> {
+    let now_ns = tenant.databases.now_ns();
+    let now_ms = now_ns / 1_000_000;
+    // Nothing ends by a clock that is not trusted.
+    if !tenant.space.is_due(now_ns, now_ns) {
+        return Ok(false);
+    }
+    let mut is_more = false;
+    if tenant.space.has_due(DeadlineKind::Memory, now_ms)? {
+        is_more |= tenant.memory()?.delete_due(now_ms, SWEPT_MAX)?.1;
+    }
+    if tenant.space.has_due(DeadlineKind::Answer, now_ms)? {
+        is_more |= delete_due_answers(&tenant.space, now_ms, SWEPT_MAX)?.1;
+    }
+    Ok(is_more)
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use annals::io::Io;
 use annals::kv::StoredBlob;
+use annals::retention::DeadlineKind;
 use tokio::sync::Semaphore;
 
 use super::access::{FoundToken, Grant, Rights, SAFE, TokenRegistry, time_text};
@@ -280,6 +281,29 @@ impl Daemon {
         let tenant = Arc::new(Tenant::new(namespace, space, databases, frames, behind));
         tenants.insert(namespace.to_owned(), tenant.clone());
         Ok(tenant)
+    }
+
+    /// Opens the tenants that have something to sweep.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn open_expired_tenants(&self) -> annals::Result<()> {
+        let now_ms = self.now_ns() / 1_000_000;
+        for name in self.store.namespaces()? {
+            let is_open =
+                self.tenants.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name.as_str());
+            if is_open {
+                continue;
+            }
+            let space = self.store.namespace(&name)?;
+            for kind in [DeadlineKind::Key, DeadlineKind::Memory, DeadlineKind::Answer] {
+                if space.has_due(kind, now_ms)? {
+                    self.tenant(&name)?;
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Closes the tenants that were unused for the time limit. They are opened again when they are named.

@@ -610,7 +610,7 @@ fn deadlines_survive_restart_and_sweep_deletes_expired_keys() {
         std::thread::yield_now();
     }
     assert!(keys.get(b"a").unwrap().is_some());
-    let (next, settled) = later.sweep(&[], 100).unwrap();
+    let (next, settled) = later.sweep(None, 100).unwrap();
     bench.runtime.block_on(settled.unwrap()).unwrap().unwrap();
     assert!(next.is_none() && keys.get(b"a").unwrap().is_none() && deadlines.get(b"\0a").unwrap().is_none());
     assert!(keys.get(b"b").unwrap().is_some() && keys.get(b"c").unwrap().is_some());

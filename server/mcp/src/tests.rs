@@ -435,7 +435,7 @@ fn explain_failure_has_blame_apart_from_suspects() {
         "next_fork": 8,
     });
     let uid = bench.space.run("bad").unwrap().info().uid;
-    bench.space.put_with_run(uid, "annals.blames", b"bad", document.to_string().into_bytes()).unwrap();
+    bench.space.put_with_run(uid, "annals.blames", b"bad", document.to_string().into_bytes(), None).unwrap();
     let tagged = bench.space.begin_run(RunSpec::new("bad-blame-1").tag("annals.blame", "bad")).unwrap();
     tagged.end(Status::Failed).unwrap();
     assert_eq!(call(&bench.server(), "last_failed_run", json!({}))["run"]["run"], "bad");
@@ -450,7 +450,7 @@ fn explain_failure_has_blame_apart_from_suspects() {
     let profile = Redactor::new(&Profile::safe(), [0; 32]);
     let redacted = call(&bench.server_of(Some(profile), false), "explain_failure", json!({ "run": "bad" }));
     assert!(redacted["blame"]["oracle"].as_str().unwrap().contains("[email:"), "{redacted}");
-    bench.space.put_with_run(uid, "annals.blames", b"bad", b"{".to_vec()).unwrap();
+    bench.space.put_with_run(uid, "annals.blames", b"bad", b"{".to_vec(), None).unwrap();
     let explained = call(&bench.server(), "explain_failure", json!({ "run": "bad" }));
     assert!(explained["blame"]["unreadable"].as_str().unwrap().contains("cannot be read"), "{explained}");
 }

@@ -84,5 +84,5 @@ pub fn keep_verdict(
     question: QuestionHash,
     verdict: Vec<u8>,
 ) -> annals::Result<()> {
-    space.put_with_run(run, KEYSPACE, &question.0, verdict)
+    space.put_with_run(run, KEYSPACE, &question.0, verdict, None)
 }

@@ -7,6 +7,8 @@ use annals_memory::Memory;
 /// The keyspace of entries.
 const ENTRIES: &str = "annals.memory";
 const NS_PER_MS: u64 = 1_000_000;
+/// Entries that are deleted in one commit.
+const DELETED_AT_ONCE: usize = 256;
 
 /// Deletes the entries in memory of all namespaces that have expired at `at_ns`: by their `ttl`, or, if they were made of
 /// recorded runs, by the policy. Returns the number of deleted entries; with `dry_run` of those that would be.
@@ -26,8 +28,22 @@ pub fn delete_expired_memories(
         // Opening a memory creates its keyspaces.
         if space.find_keyspace(ENTRIES)?.is_some() {
             let memory = Memory::open(&space)?;
-            deleted += memory.delete_expired(ms(at_ns), policy.memory_for_ns.map(ms), dry_run)?;
+            deleted += match policy.memory_for_ns {
+                None if !dry_run => delete_due(&memory, at_ns / NS_PER_MS)?,
+                runs_for_ns => memory.delete_expired(ms(at_ns), runs_for_ns.map(ms), dry_run)?,
+            };
         }
     }
     Ok(deleted)
+}
+
+fn delete_due(memory: &Memory, now_ms: u64) -> Result<u64> {
+    let mut deleted = 0;
+    loop {
+        let (some, is_more) = memory.delete_due(now_ms, DELETED_AT_ONCE)?;
+        deleted += some;
+        if !is_more {
+            return Ok(deleted);
+        }
+    }
 }

@@ -159,7 +159,7 @@ fn key_bound_to_run_is_deleted_with_it() {
     let (_dir, store, space) = fresh();
     let run = space.begin_run(RunSpec::new("a")).unwrap();
     run.record(Frame::new(Component::Llm, "in", "out")).unwrap();
-    let put = |uid, key: &str| space.put_with_run(uid, "notes", key.as_bytes(), key.into());
+    let put = |uid, key: &str| space.put_with_run(uid, "notes", key.as_bytes(), key.into(), None);
     put(run.uid(), "bound to an open run").unwrap();
     run.end(Status::Ok).unwrap();
     let other = ended_run(&space, "b");

@@ -2,6 +2,8 @@
 
 use annals::ErrorKind;
 use annals::io::sim::SimIo;
+use annals::kv::ScanRange;
+use annals::retention::DeadlineKind;
 use annals::{Options, Store};
 use annals_memory::{Identity, Memory, MemoryEntry, MemoryQuery, Projection, render};
 
@@ -224,6 +226,46 @@ fn entry_expires_at_the_millisecond_of_its_ttl() {
     memory.put(&who, "{\"id\":\"a\",\"value\":1,\"version\":6,\"ttl\":1}").unwrap();
     let over = memory.put_if_version(&who, &entry("a", ""), 6).unwrap();
     assert_eq!((over.applied, over.current), (false, None), "no current version is returned");
+}
+
+/// Expired entries were only hidden until somebody swept with a policy, and each sweep read every entry. The index of
+/// deadlines points to them. It is a hint: an entry that was replaced by one that ends later stays.
+#[test]
+fn due_entries_are_deleted_by_the_index_of_deadlines() {
+    let store = opened(&SimIo::new(31));
+    let space = store.namespace("n").unwrap();
+    let memory = Memory::open(&space).unwrap();
+    let who = Identity::default();
+    let put = |id: &str, ttl: &str| {
+        memory.put(&who, &entry(id, &format!(",\"ttl\":{ttl},\"embedding\":[1]"))).unwrap();
+    };
+    for (id, ttl) in
+        [("past", "5"), ("moved", "5"), ("kept", "5"), ("later", "90"), ("never", "null"), ("old", "-7")]
+    {
+        put(id, ttl);
+    }
+    put("moved", "80");
+    put("kept", "null");
+    memory.delete(&who, "past").unwrap();
+    put("past", "6");
+    let entries = space.find_keyspace("annals.memory").unwrap().unwrap();
+    let stored = || entries.scan(ScanRange::all()).keys().count();
+    let indexed = || {
+        let index = space.find_deadlines().unwrap().unwrap();
+        index.due(DeadlineKind::Memory, u64::MAX, None, 100).unwrap().len()
+    };
+    assert_eq!((stored(), indexed()), (6, 7));
+    assert_eq!(memory.delete_due(4, 100).unwrap(), (1, false));
+    assert_eq!((stored(), indexed()), (5, 6));
+    // Two entries that point to nothing that is over, and two that point to one that is.
+    assert_eq!(memory.delete_due(6, 2).unwrap(), (0, true));
+    assert_eq!(memory.delete_due(6, 2).unwrap(), (1, true));
+    assert_eq!(memory.delete_due(6, 2).unwrap(), (0, false));
+    assert_eq!((stored(), indexed()), (4, 2));
+    assert!(!space.has_due(DeadlineKind::Memory, 79).unwrap());
+    // Forgetting an identity leaves nothing with its name.
+    assert_eq!(memory.forget(&who).unwrap(), 4);
+    assert_eq!((stored(), indexed()), (0, 0));
 }
 
 #[test]

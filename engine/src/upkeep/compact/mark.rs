@@ -13,6 +13,7 @@ use crate::trace::heads::{RunHead, TombstoneHead};
 use crate::trace::kinds;
 use crate::trace::run_keys::{self, RunKey};
 use crate::upkeep::compact::live::LiveRecords;
+use crate::upkeep::deadlines::KeyPattern;
 use crate::upkeep::forget::ForgottenKey;
 use annals_store::kv::core::Core;
 use annals_store::kv::index::CompactionBase;
@@ -44,6 +45,8 @@ struct Marker<'a> {
     keep_all: bool,
     /// Forgotten keys, as the index has them, each with the record up to which its versions are dead.
     forgotten: HashMap<Vec<u8>, Seqno>,
+    /// Their entries in the index of deadlines, each likewise.
+    forgotten_deadlines: Vec<(KeyPattern, Seqno)>,
     now_ns: u64,
     marked: MarkedStore,
     /// All runs have been read, and the frames that forks need of them are known.
@@ -74,6 +77,7 @@ pub(super) fn mark(
         core,
         keep_all: base.keep_all,
         forgotten: forgotten.iter().map(|gone| (keys::user(gone.space, &gone.key), gone.upto)).collect(),
+        forgotten_deadlines: forgotten.iter().flat_map(|gone| gone.deadlines.clone()).collect(),
         now_ns: core.io.now_ns(),
         marked: MarkedStore::default(),
         runs_known: false,
@@ -112,7 +116,7 @@ impl Marker<'_> {
             self.settle_runs();
         }
         match of {
-            KeyKind::User(_) if self.forgotten.get(key).is_some_and(|upto| seqno <= *upto) => Ok(()),
+            KeyKind::User(space) if self.is_forgotten(space, key, seqno) => Ok(()),
             KeyKind::User(space) => self.mark_user_key(space, value),
             // Of the engine's own keys only the newest version counts.
             _ if self.newer > 0 => Ok(()),
@@ -135,6 +139,13 @@ impl Marker<'_> {
             // made from.
             KeyKind::Group | KeyKind::Anchor | KeyKind::Vectors => Ok(()),
         }
+    }
+
+    /// Whether this version of a user's key is one of a forgotten key.
+    fn is_forgotten(&self, space: u32, key: &[u8], seqno: Seqno) -> bool {
+        self.forgotten.get(key).is_some_and(|upto| seqno <= *upto)
+            || (self.forgotten_deadlines.iter())
+                .any(|(gone, upto)| seqno <= *upto && gone.matches(space, keys::user_part(key)))
     }
 
     fn mark_run(&mut self, namespace: NamespaceId, uid: RunUid, value: IndexValue) -> Result<()> {

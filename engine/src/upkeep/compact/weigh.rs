@@ -27,6 +27,7 @@ use crate::upkeep::compact::live::LiveRecords;
 use crate::upkeep::compact::mark::{MarkedRun, MarkedStore};
 use crate::upkeep::compact::run::Pace;
 use crate::upkeep::compact::workers::run_jobs;
+use crate::upkeep::deadlines::KeyPattern;
 use crate::upkeep::forget::{ContentOwner, ForgottenKey, SharedContent};
 use annals_store::kv::bodies;
 use annals_store::kv::core::Core;
@@ -81,6 +82,8 @@ pub(super) struct MustGo {
     runs: Vec<RunUid>,
     /// Keyspaces and keys.
     keys: HashSet<(u32, Vec<u8>)>,
+    /// Their entries in the index of deadlines.
+    deadlines: Vec<KeyPattern>,
     /// The ranges of groups that hold values of those keys.
     ranges: HashMap<GroupId, Vec<Range<u32>>>,
 }
@@ -91,8 +94,10 @@ impl MustGo {
         for extent in keys.iter().flat_map(|gone| &gone.extents) {
             ranges.entry(extent.group).or_default().push(extent.offset..extent.end());
         }
+        let deadlines =
+            keys.iter().flat_map(|gone| &gone.deadlines).map(|(pattern, _)| pattern.clone()).collect();
         let keys = keys.iter().map(|gone| (gone.space, gone.key.clone())).collect();
-        Self { runs: runs.to_vec(), keys, ranges }
+        Self { runs: runs.to_vec(), keys, deadlines, ranges }
     }
 
     fn is_empty(&self) -> bool {
@@ -306,7 +311,8 @@ fn is_wanted(segment: &Segment, kind: RecordKind, place: RecordPlace, wanted: &M
             kinds::SNAPSHOT => SnapshotHead::parse(head).map(|head| head.run),
             RecordKind::Put | RecordKind::Delete if !wanted.keys.is_empty() => {
                 let head = KvHead::parse(kind, head).map_err(wrong)?;
-                return Ok(wanted.keys.contains(&(head.space, head.key)));
+                let is_deadline = wanted.deadlines.iter().any(|gone| gone.matches(head.space, &head.key));
+                return Ok(is_deadline || wanted.keys.contains(&(head.space, head.key)));
             }
             _ => return Ok(false),
         };

@@ -20,6 +20,7 @@ use crate::trace::model::check_text;
 use crate::trace::reader::RunReader;
 use crate::trace::run_facts::{RunFate, for_each_run};
 use crate::trace::run_keys;
+use crate::upkeep::deadlines::{DeadlineKind, KeyPattern};
 use annals_store::kv::keys;
 use annals_store::kv::{History, Keyspace};
 
@@ -33,6 +34,8 @@ pub struct ForgottenKey {
     pub(crate) space: u32,
     pub(crate) key: Vec<u8>,
     pub(crate) upto: Seqno,
+    /// Entries in the index of deadlines that go with it, each up to a record.
+    pub(crate) deadlines: Vec<(KeyPattern, Seqno)>,
     /// Where values of it lie in groups of bodies.
     pub(crate) extents: Vec<Extent>,
     /// Number of its records, deletions included.
@@ -105,14 +108,21 @@ impl Namespace {
     /// disk. Pass the result to [`CompactOptions::must_go_keys`], which removes the bytes.
     ///
     /// A key that was deleted before can be forgotten as long as the store has a record of it; so a call that was
-    /// interrupted can be repeated.
+    /// interrupted can be repeated. `ends` names what the keys are in the index of deadlines: those entries are
+    /// forgotten, too.
     ///
     /// # Errors
     /// `NotFound` if no key has a version; `Invalid` without a reason, or if it is too long or has control
     /// characters; `Damaged`, `Unavailable`, `Poisoned`.
     ///
     /// [`CompactOptions::must_go_keys`]: crate::upkeep::CompactOptions::must_go_keys
-    pub fn forget_keys(&self, what: &str, keys: &[(&str, &[u8])], why: &str) -> Result<Vec<ForgottenKey>> {
+    pub fn forget_keys(
+        &self,
+        what: &str,
+        keys: &[(&str, &[u8])],
+        ends: Option<(DeadlineKind, &[u8])>,
+        why: &str,
+    ) -> Result<Vec<ForgottenKey>> {
         check_text("the reason for forgetting", why.trim(), 1, WHY_BYTES_MAX)?;
         let core = self.store.core();
         let mut found = Vec::new();
@@ -130,14 +140,24 @@ impl Namespace {
             let what = format!("the store has no record of this {what}: nothing was forgotten");
             return Err(Error::not_found(what));
         }
+        let mut deadlines = None;
+        if let (Some((kind, id)), Some(index)) = (ends, self.find_deadlines()?) {
+            index.remove_all(&mut batch, kind, |of| of == id)?;
+            deadlines = index.pattern(kind, id);
+        }
         let forgotten_ns = core.io.now_ns();
         let note = ForgottenNote { what: what.to_owned(), why: why.to_owned(), forgotten_ns };
         let note = serde_json::to_vec(&note).map_err(|error| Error::bug(error.to_string()))?;
         let notes = self.keyspace(FORGOTTEN, History::All)?;
         let place = [forgotten_ns.to_be_bytes(), core.index.visible().0.to_be_bytes()].concat();
         batch.put(&notes, &place, note);
-        batch.submit_with(Durability::Disk)?.wait()?;
-        found.into_iter().map(|(keyspace, key)| self.forgotten(&keyspace, key)).collect()
+        let upto = batch.submit_with(Durability::Disk)?.wait()?;
+        let gone = found.into_iter().map(|(keyspace, key)| self.forgotten(&keyspace, key));
+        let mut gone: Vec<ForgottenKey> = gone.collect::<Result<_>>()?;
+        if let Some(first) = gone.first_mut() {
+            first.deadlines.extend(deadlines.map(|pattern| (pattern, upto)));
+        }
+        Ok(gone)
     }
 
     /// What must go of a key that was just deleted. Versions after the deletion stay: somebody set the key again.
@@ -156,6 +176,7 @@ impl Namespace {
             space: keyspace.id(),
             key: key.to_vec(),
             upto: gone.first().map_or(Seqno(0), |(seqno, _)| *seqno),
+            deadlines: Vec::new(),
             extents,
             records: gone.len() as u64,
         })

@@ -11,7 +11,7 @@ use crate::io::sim::{Crash, SimIo};
 use crate::{
     Component, ErrorKind, Frame, Keyspace, Namespace, Options, RunSpec, Status, Store,
     kv::{History, ScanRange},
-    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    retention::{Deadline, DeadlineKind, RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
     upkeep::CompactOptions,
 };
 use annals_store::kv::keys;
@@ -317,22 +317,39 @@ fn forgotten_key_leaves_no_bytes_in_any_file() {
         let kept = noise(900, 7000);
         let other = noise(901, 40);
         keyspace.put(&other, kept.clone()).unwrap();
+        // Its deadline was set, moved twice and removed or not: each entry of the index has the name.
+        let index = space.deadlines().unwrap();
+        let set = |id: &[u8], before: Option<u64>, after: Option<u64>| {
+            let mut batch = space.batch();
+            before.iter().for_each(|ms| index.remove(&mut batch, DeadlineKind::Key, *ms, id));
+            after.iter().for_each(|ms| index.add(&mut batch, DeadlineKind::Key, *ms, id));
+            batch.commit().unwrap();
+        };
+        for (before, after) in [(None, Some(5)), (Some(5), Some(1 << 40)), (Some(1 << 40), Some(70))] {
+            set(&key, before, after);
+        }
+        set(&other, None, Some(6));
         record_living_run(&space, "after", 200);
         if deleted_before {
+            set(&key, Some(70), None);
             keyspace.delete(&key).unwrap();
             store.compact(&CompactOptions::default()).unwrap();
         }
-        drop((keyspace, space));
+        drop((keyspace, index, space));
         store.close().unwrap();
         assert_all_found(&sim, &all);
         let store = Store::open_with(ROOT, options(&sim)).unwrap();
         let space = store.namespace("default").unwrap();
         let keyspace = space.find_keyspace("all").unwrap().unwrap();
+        let index = space.find_deadlines().unwrap().unwrap();
         // A view keeps old versions in an ordinary compaction.
         let view = view_open.then(|| space.view());
         let checkpoint = store.checkpoint().unwrap();
-        let gone = space.forget_keys("key", &[("all", &key)], "asked for").unwrap();
+        let ends = Some((DeadlineKind::Key, key.as_slice()));
+        let gone = space.forget_keys("key", &[("all", &key)], ends, "asked for").unwrap();
         assert_eq!((gone.len(), gone[0].records), (1, 6), "five versions and the deletion");
+        let due = |after: Option<&Deadline>| index.due(DeadlineKind::Key, u64::MAX, after, 10).unwrap();
+        assert_eq!(due(None), [Deadline { ms: 6, id: other.clone() }]);
         let options = CompactOptions { must_go_keys: gone, ..CompactOptions::default() };
         let (done, sharers) = store.compact_and_list_sharers(&options).unwrap();
         assert!(done.rewritten > 0 && sharers.is_empty(), "{sharers:?}");
@@ -345,11 +362,11 @@ fn forgotten_key_leaves_no_bytes_in_any_file() {
         assert!(keyspace.history(&key).unwrap().is_empty());
         assert_eq!(keyspace.get(&other).unwrap().unwrap(), kept);
         assert_eq!(keyspace.get(&neighbour).unwrap(), None);
-        let error = space.forget_keys("key", &[("all", &key)], "again").unwrap_err();
+        let error = space.forget_keys("key", &[("all", &key)], None, "again").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
         // A key that is set again is another one.
         keyspace.put(&key[..20], "new").unwrap();
-        drop((view, keyspace, space));
+        drop((view, keyspace, index, space));
         check_every_state(&sim, store, |disk, when| {
             let rows = Canaries::from_iter(
                 all.iter()
@@ -372,7 +389,7 @@ fn key_set_after_forgetting_keeps_its_new_value() {
     let keyspace = space.keyspace("all", History::All).unwrap();
     let mut old = Canaries::new();
     keyspace.put(b"k", canary(&mut old, "old", noise(1, 5000))).unwrap();
-    let gone = space.forget_keys("key", &[("all", b"k")], "asked for").unwrap();
+    let gone = space.forget_keys("key", &[("all", b"k")], None, "asked for").unwrap();
     keyspace.put(b"k", noise(2, 5000)).unwrap();
     store.compact(&CompactOptions { must_go_keys: gone, ..CompactOptions::default() }).unwrap();
     assert_eq!(keyspace.get(b"k").unwrap().unwrap(), noise(2, 5000));
@@ -404,7 +421,7 @@ fn content_shared_with_living_data_is_named() {
     assert_eq!(names(&short), ["frame 1 of run \"user\""]);
     assert_eq!(names(&noise(5, 9000)), ["the state after frame 1 of run \"user\""]);
     assert!(names(&noise(6, 10)).is_empty());
-    let gone = space.forget_keys("key", &[("all", b"copy")], "asked for").unwrap();
+    let gone = space.forget_keys("key", &[("all", b"copy")], None, "asked for").unwrap();
     let options = CompactOptions { must_go_keys: gone, ..CompactOptions::default() };
     let (_, sharers) = store.compact_and_list_sharers(&options).unwrap();
     let named = space.name_sharers(&sharers).unwrap();

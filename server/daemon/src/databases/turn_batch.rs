@@ -1,6 +1,6 @@
 //! The reads and writes of one turn.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, MutexGuard};
 
@@ -12,8 +12,9 @@ use foldhash::quality::RandomState;
 use tokio::sync::oneshot;
 
 use super::{
-    DEADLINES, DatabaseKey, Databases, DatabasesState, GATHERED_BYTES_MAX, KeyEntry, KeyScan, KeyWrite,
-    PendingValue, SettleReceiver, SubmittedWrites, TurnWaiter, check_key, deadline_in, deadline_key,
+    DEADLINES, DatabaseKey, Databases, DatabasesState, DeadlineChange, GATHERED_BYTES_MAX, KeyEntry, KeyScan,
+    KeyWrite, PendingValue, SettleReceiver, SubmittedWrites, TurnWaiter, check_key, deadline_in,
+    deadline_key,
 };
 use crate::client_loop::ConnectionSlot;
 
@@ -29,10 +30,10 @@ pub(crate) struct TurnBatch<'a> {
     staged_bytes: usize,
     /// What was read before the lock was taken, and has not changed until then.
     ahead: HashMap<DatabaseKey, Option<KeyEntry>, RandomState>,
-    /// As `ahead`: whether keys have a deadline.
-    ahead_deadlines: HashMap<DatabaseKey, bool, RandomState>,
-    /// Keys whose deadline on disk is known to be past.
-    expired: BTreeSet<DatabaseKey>,
+    /// As `ahead`: the deadlines of keys.
+    ahead_deadlines: HashMap<DatabaseKey, Option<u64>, RandomState>,
+    /// Keys whose deadline on disk is past, with that deadline.
+    expired: BTreeMap<DatabaseKey, u64>,
     now_ms: u64,
     /// A value was read that is not durable yet.
     reads_pending: bool,
@@ -52,7 +53,7 @@ impl<'a> TurnBatch<'a> {
             staged_bytes: 0,
             ahead: HashMap::default(),
             ahead_deadlines: HashMap::default(),
-            expired: BTreeSet::new(),
+            expired: BTreeMap::new(),
             now_ms,
             reads_pending: false,
             tickets: Vec::new(),
@@ -140,17 +141,17 @@ impl<'a> TurnBatch<'a> {
         }
     }
 
-    /// Deletes a key whose deadline in the store was past. Reads neither the value nor the deadline again, unless a
+    /// Deletes a key whose deadline in the store, `ms`, is past. Reads neither the value nor the deadline again, unless a
     /// write of the key is pending or, without `is_current`, may have been settled since.
     ///
     /// # Errors
     /// As [`TurnBatch::get`].
-    pub(super) fn expire(&mut self, name: DatabaseKey, is_current: bool) -> annals::Result<()> {
+    pub(super) fn expire(&mut self, name: DatabaseKey, ms: u64, is_current: bool) -> annals::Result<()> {
         if !is_current || self.state().pending.contains_key(&name) {
             return self.get(name.0, &name.1).map(drop);
         }
         if self.databases.space.store().check_writer().is_ok() {
-            self.expired.insert(name.clone());
+            self.expired.insert(name.clone(), ms);
             self.stage(name, None);
         }
         Ok(())
@@ -212,7 +213,7 @@ impl<'a> TurnBatch<'a> {
         Ok(())
     }
 
-    /// As [`TurnBatch::read_ahead`], for keys that are set without reading them: reads whether they have deadlines.
+    /// As [`TurnBatch::read_ahead`], for keys that are set without reading them: reads their deadlines.
     ///
     /// # Errors
     /// Those of the store.
@@ -235,8 +236,8 @@ impl<'a> TurnBatch<'a> {
         drop(state);
         let mut ahead = HashMap::default();
         for name in missing {
-            let has_deadline = deadlines.get(&deadline_key(&name))?.is_some();
-            ahead.insert(name, has_deadline);
+            let deadline = deadline_in(deadlines.get(&deadline_key(&name))?);
+            ahead.insert(name, deadline);
         }
         if self.state().settled == settled {
             self.ahead_deadlines = ahead;
@@ -462,48 +463,50 @@ impl<'a> TurnBatch<'a> {
         Ok(true)
     }
 
-    /// The change of a key's deadline; the keyspace of deadlines is created if there is one.
+    /// The change of a key's deadline; the keyspaces of deadlines are created if there is one.
     fn deadline_change(
         &mut self,
         key: &DatabaseKey,
         entry: Option<&KeyEntry>,
-    ) -> annals::Result<Option<Option<u64>>> {
-        let deadline = entry.and_then(|entry| entry.deadline);
-        let may_have_had = self.state().any_deadline;
-        if deadline.is_none() && (!may_have_had || !self.had_deadline(key)?) {
+    ) -> annals::Result<Option<DeadlineChange>> {
+        let after = entry.and_then(|entry| entry.deadline);
+        let before = if self.state().any_deadline { self.deadline_before(key)? } else { None };
+        if before.is_none() && after.is_none() {
             return Ok(None);
         }
         if self.state().deadlines.is_none() {
             let made = self.databases.space.keyspace(DEADLINES, History::Latest)?;
             self.state().deadlines = Some(made);
         }
-        self.state().any_deadline |= deadline.is_some();
-        Ok(Some(deadline))
+        if self.state().index.is_none() {
+            let made = self.databases.space.deadlines()?;
+            self.state().index = Some(made);
+        }
+        self.state().any_deadline |= after.is_some();
+        Ok(Some(DeadlineChange { before, after }))
     }
 
-    /// Whether the key had a deadline before this turn, on disk or pending.
-    fn had_deadline(&mut self, name: &DatabaseKey) -> annals::Result<bool> {
-        if self.expired.contains(name) {
-            return Ok(true);
+    /// The key's deadline before this turn, on disk or pending.
+    fn deadline_before(&mut self, name: &DatabaseKey) -> annals::Result<Option<u64>> {
+        if let Some(ms) = self.expired.get(name) {
+            return Ok(Some(*ms));
         }
         match self.state().pending.get(name) {
             // A pending write may have removed a deadline that is still on disk.
-            Some(PendingValue { entry: Some(KeyEntry { deadline: Some(_), .. }), .. }) => Ok(true),
-            Some(_) => Ok(false),
+            Some(PendingValue { entry, .. }) => Ok(entry.as_ref().and_then(|entry| entry.deadline)),
             None => match self.ahead_deadline(name) {
-                Some(had) => Ok(had),
-                None => Ok(self.deadline(name)?.is_some()),
+                Some(known) => Ok(known),
+                None => self.deadline(name),
             },
         }
     }
 
-    /// Whether a key without pending writes has a deadline, if that is known without reading the store.
-    fn ahead_deadline(&mut self, name: &DatabaseKey) -> Option<bool> {
-        let has_deadline = |entry: &KeyEntry| entry.deadline.is_some();
+    /// The deadline of a key without pending writes, if it is known without reading the store.
+    fn ahead_deadline(&mut self, name: &DatabaseKey) -> Option<Option<u64>> {
         if let Some(Some(entry)) = self.ahead.get(name) {
-            return Some(has_deadline(entry));
+            return Some(entry.deadline);
         }
         let ahead = self.ahead_deadlines.get(name).copied();
-        ahead.or_else(|| self.state().values.get(name.0, &name.1).as_ref().map(has_deadline))
+        ahead.or_else(|| self.state().values.get(name.0, &name.1).map(|entry| entry.deadline))
     }
 }

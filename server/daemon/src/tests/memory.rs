@@ -1,6 +1,9 @@
 //! Agent memory over RESP: agentfootprint's own example, each command, and its rights.
 
+use annals::kv::ScanRange;
 use annals_memory::{Memory, Projection, WordEmbedder, render};
+
+use crate::schedules::sweep_memory_and_answers;
 
 use super::{DaemonBench, Rights, TestClient, token};
 
@@ -51,6 +54,24 @@ fn recall_crosses_conversations_but_never_tenants() {
     // Another daemon over the same store finds it, too.
     let bench = bench.started_again();
     assert!(bench.client().mem(&friday("|across")).contains("snap-1"));
+}
+
+/// An entry whose time was over stayed in a daemon without a retention policy.
+#[test]
+fn expired_entries_are_deleted_without_a_policy() {
+    let bench = DaemonBench::new();
+    let mut client = bench.client();
+    for (id, ttl) in [("past", "5"), ("later", "40000000000000")] {
+        let put = client.mem(&format!(r#"mem.put|{{"id":"{id}","value":1,"ttl":{ttl}}}|conversation|c"#));
+        assert_eq!(put, format!("*1|${}|{id}|", id.len()));
+    }
+    let tenant = bench.daemon.tenant("default").unwrap();
+    let entries = tenant.space.find_keyspace("annals.memory").unwrap().unwrap();
+    let stored = || entries.scan(ScanRange::all()).keys().count();
+    assert_eq!(stored(), 2);
+    assert!(!sweep_memory_and_answers(&tenant).unwrap());
+    assert_eq!(stored(), 1);
+    assert!(client.mem("mem.get|later|conversation|c").contains("later"));
 }
 
 #[test]

@@ -4,6 +4,11 @@ use std::sync::Arc;
 
 use annals::io::Io as _;
 use annals::io::sim::SimIo;
+use annals::retention::DeadlineKind;
+use annals::{
+    Keyspace, Namespace,
+    kv::{History, ScanRange},
+};
 
 use super::DaemonBench;
 use crate::access::Rights;
@@ -72,10 +77,10 @@ fn keys_do_not_expire_by_a_clock_far_ahead() {
     let inbox = bench.daemon.client_loop.inbox().clone();
     let later = Databases::open(space, Arc::new(sim.clone()), &Default::default(), inbox).unwrap();
     sim.set_now_ns(bench.daemon.now_ns() + 401 * day);
-    assert!(later.sweep(&[], 100).unwrap().1.is_none(), "nothing was written");
+    assert!(later.sweep(None, 100).unwrap().1.is_none(), "nothing was written");
     assert!(keys.get(b"a").unwrap().is_some());
     sim.set_now_ns(sim.now_ns() - 2 * day);
-    let (_, settled) = later.sweep(&[], 100).unwrap();
+    let (_, settled) = later.sweep(None, 100).unwrap();
     bench.runtime.block_on(settled.unwrap()).unwrap().unwrap();
     assert!(keys.get(b"a").unwrap().is_none());
 }
@@ -120,4 +125,96 @@ fn keys_and_blobs_are_forgotten_with_a_report() {
     elsewhere.script("set k hidden -> +OK\nget k -> $6|hidden");
     assert!(client.bytes(b"kv.forget k asked NAMESPACE other\r\n").0.starts_with('$'));
     elsewhere.script("get k -> $-1");
+}
+
+/// Sweeps until nothing is left to do.
+fn sweep_all(bench: &DaemonBench, databases: &Databases, most: usize) {
+    let mut after = None;
+    loop {
+        let (next, settled) = databases.sweep(after.as_ref(), most).unwrap();
+        if let Some(settled) = settled {
+            bench.runtime.block_on(settled).unwrap().unwrap();
+        }
+        if next.is_none() {
+            return;
+        }
+        after = next;
+    }
+}
+
+fn indexed(space: &Namespace) -> Vec<(u64, Vec<u8>)> {
+    let index = space.find_deadlines().unwrap().unwrap();
+    let all = index.due(DeadlineKind::Key, u64::MAX, None, usize::MAX).unwrap();
+    all.into_iter().map(|deadline| (deadline.ms, deadline.id)).collect()
+}
+
+/// A sweep examined every deadline of the namespace, past or not.
+#[test]
+fn index_of_deadlines_has_each_deadline_once() {
+    let bench = DaemonBench::new();
+    let mut client = bench.client();
+    client.script(
+        "set a 1 pxat 40000000000000 -> +OK
+        set b 1 pxat 40000000000001 -> +OK
+        set c 1 -> +OK
+        set d 1 pxat 40000000000002 -> +OK
+        pexpireat a 40000000000003 -> :1
+        set b 2 keepttl -> +OK
+        incr b -> :3
+        persist d -> :1
+        rename a e -> +OK
+        pexpireat c 40000000000004 -> :1
+        del c -> :1",
+    );
+    let space = bench.daemon.store.namespace("default").unwrap();
+    let expected = [(40_000_000_000_001, b"\0b".to_vec()), (40_000_000_000_003, b"\0e".to_vec())];
+    assert_eq!(indexed(&space), expected);
+    client.script("del b e -> :2");
+    assert_eq!(indexed(&space), []);
+}
+
+/// The index is a hint: an entry whose key ends later, not at all or does not exist deletes nothing but itself.
+#[test]
+fn outdated_entries_of_the_index_are_deleted_alone() {
+    let bench = DaemonBench::new();
+    bench.client().script("set later 1 pxat 40000000000000 -> +OK\nset never 1 -> +OK");
+    let space = bench.daemon.store.namespace("default").unwrap();
+    let (index, mut batch) = (space.find_deadlines().unwrap().unwrap(), space.batch());
+    for name in ["later", "never", "none"] {
+        index.add(&mut batch, DeadlineKind::Key, 1, format!("\0{name}").as_bytes());
+    }
+    batch.commit().unwrap();
+    assert_eq!(indexed(&space).len(), 4);
+    sweep_all(&bench, &bench.daemon.tenant("default").unwrap().databases, 2);
+    assert_eq!(indexed(&space), [(40_000_000_000_000, b"\0later".to_vec())]);
+    bench.client().script("mget later never -> *2|$1|1|$1|1");
+}
+
+/// Stores of earlier versions have deadlines without an index. Keys of a namespace that was not open did not end.
+#[test]
+fn deadlines_without_an_index_are_copied_and_closed_namespaces_are_swept() {
+    let bench = DaemonBench::new();
+    let now_ms = bench.daemon.now_ns() / 1_000_000;
+    let space = bench.daemon.store.namespace("old").unwrap();
+    let keys = space.keyspace("db3", History::Latest).unwrap();
+    let deadlines = space.keyspace("annals.deadlines", History::Latest).unwrap();
+    for number in 0..7u64 {
+        let (key, due) = (number.to_string(), if number % 2 == 0 { 1 } else { now_ms + 3_600_000 });
+        keys.put(key.as_bytes(), b"1".to_vec()).unwrap();
+        deadlines.put(format!("\u{3}{key}").as_bytes(), due.to_le_bytes().to_vec()).unwrap();
+    }
+    let is_open = || bench.daemon.tenants().iter().any(|tenant| tenant.name == "old");
+    assert!(!is_open());
+    bench.daemon.open_expired_tenants().unwrap();
+    assert!(is_open());
+    let tenant = bench.daemon.tenant("old").unwrap();
+    sweep_all(&bench, &tenant.databases, 2);
+    let names =
+        |keyspace: &Keyspace| keyspace.scan(ScanRange::all()).map(|pair| pair.unwrap().0).collect::<Vec<_>>();
+    assert_eq!(names(&keys), [b"1", b"3", b"5"]);
+    assert_eq!(names(&deadlines), [b"\x031", b"\x033", b"\x035"]);
+    assert_eq!(indexed(&space).len(), 3);
+    // Nothing is left to do, also for a daemon that starts again.
+    assert!(!space.has_due(DeadlineKind::Key, now_ms).unwrap());
+    assert!(space.has_due(DeadlineKind::Key, now_ms + 7_200_000).unwrap());
 }

@@ -7,8 +7,11 @@
 //!
 //! An entry ends with its run, or earlier at its deadline, if it has one.
 
+use std::collections::BTreeSet;
+
 use annals::io::{Io, RealIo};
 use annals::replay::matching::CallHash;
+use annals::retention::{Deadline, DeadlineKind};
 use annals::{
     ErrorKind, Keyspace, Namespace, Run,
     kv::{History, ScanRange},
@@ -114,7 +117,7 @@ impl AnswerCache {
         let entry = self.answers.get(&asked.0).ok()??;
         let from: AnswerCacheEntry = serde_json::from_slice(&entry).ok()?;
         if from.until_ns.is_some_and(|until| self.space.is_due(until, now_ns())) {
-            // If the deletion fails, the entry ends with its run.
+            // If the deletion fails, a sweep deletes the entry, or it ends with its run.
             let _ = self.answers.delete(&asked.0);
             return None;
         }
@@ -142,9 +145,49 @@ impl AnswerCache {
         }
         let until_ns = self.options.keep_ns.map(|keep_ns| now_ns().saturating_add(keep_ns));
         let entry = AnswerCacheEntry { run: run.name().to_owned(), seq, until_ns };
+        let deadline = entry.deadline_ms();
         let entry = serde_json::to_vec(&entry).unwrap_or_default();
-        self.space.put_with_run(run.uid(), KEYSPACE, &asked.0, entry)
+        let deadline = deadline.map(|ms| (DeadlineKind::Answer, ms));
+        self.space.put_with_run(run.uid(), KEYSPACE, &asked.0, entry, deadline)
     }
+}
+
+impl AnswerCacheEntry {
+    /// When it ends, in milliseconds since 1970-01-01 UTC.
+    fn deadline_ms(&self) -> Option<u64> {
+        self.until_ns.map(|ns| ns.div_ceil(1_000_000))
+    }
+}
+
+/// Deletes cache entries whose deadline is past, the earliest first, as the index of deadlines has them. Looks at `most`
+/// entries of the index at most; returns the number of deleted entries, and whether there may be more.
+///
+/// # Errors
+/// As reading and writing keys.
+pub fn delete_due_answers(space: &Namespace, now_ms: u64, most: usize) -> annals::Result<(u64, bool)> {
+    let Some(answers) = space.find_keyspace(KEYSPACE)? else { return Ok((0, false)) };
+    let deadline_of = |value: &[u8]| {
+        let entry = serde_json::from_slice::<AnswerCacheEntry>(value);
+        entry.ok().and_then(|entry| entry.deadline_ms())
+    };
+    let index = space.complete_deadlines(DeadlineKind::Answer, |value| Ok(deadline_of(value)))?;
+    let due = index.due(DeadlineKind::Answer, now_ms, None, most)?;
+    if due.is_empty() {
+        return Ok((0, false));
+    }
+    // No answer is put meanwhile.
+    let _held = space.hold_drops();
+    let (mut batch, mut gone) = (space.batch(), BTreeSet::new());
+    for Deadline { ms, id } in &due {
+        index.remove(&mut batch, DeadlineKind::Answer, *ms, id);
+        // The answer may have been replaced or deleted with its run.
+        let until = answers.get(id)?.and_then(|value| deadline_of(&value));
+        if until.is_some_and(|until| until <= now_ms) && gone.insert(id) {
+            batch.delete(&answers, id);
+        }
+    }
+    batch.commit()?;
+    Ok((gone.len() as u64, due.len() == most))
 }
 
 /// Deletes all cache entries that lead to answers of a run, and returns their number.
@@ -181,7 +224,7 @@ fn is_answer(http: &HttpExchange) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use annals::Store;
+    use annals::{RunSpec, Store};
 
     use super::*;
 
@@ -201,5 +244,45 @@ mod tests {
         assert_eq!((forget_answers(&space, "a").unwrap(), forget_answers(&space, "a").unwrap()), (2, 0));
         let left: Vec<_> = cache.answers.scan(ScanRange::all()).map(|pair| pair.unwrap().0).collect();
         assert_eq!(left, [vec![2; 32], KEY_OF_HASHES.to_vec()]);
+    }
+
+    /// Regression: an answer whose time was over stayed until somebody asked for the same again.
+    #[test]
+    fn due_answers_are_deleted_and_others_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path().join("s")).unwrap();
+        let space = store.namespace("n").unwrap();
+        assert_eq!(delete_due_answers(&space, u64::MAX, 10).unwrap(), (0, false));
+        let run = space.begin_run(RunSpec::new("r")).unwrap();
+        let (mount, path) = ("openai".to_owned(), "/v1/chat".to_owned());
+        let (method, status) = ("POST".to_owned(), Some(200));
+        let http = HttpExchange { mount, method, path, query: None, status, broken: None };
+        let note = |number: u8, keep_ns: Option<u64>| {
+            let how = CacheUse { read: true, write: true, keep_ns, ..CacheUse::default() };
+            let cache = AnswerCache::open(&space, &how).unwrap().unwrap();
+            cache.note(CallHash([number; 32]), &http, &run, 1).unwrap();
+        };
+        let second = 1_000_000_000;
+        // The third is noted again, to last longer.
+        for (number, keep_ns) in
+            [(1, Some(0)), (2, None), (3, Some(0)), (4, Some(0)), (3, Some(3600 * second))]
+        {
+            note(number, keep_ns);
+        }
+        let now_ms = now_ns().div_ceil(1_000_000);
+        assert!(space.has_due(DeadlineKind::Answer, now_ms).unwrap());
+        let mut deleted = 0;
+        loop {
+            let (some, is_more) = delete_due_answers(&space, now_ms, 2).unwrap();
+            deleted += some;
+            if !is_more {
+                break;
+            }
+        }
+        assert_eq!(deleted, 2);
+        assert!(!space.has_due(DeadlineKind::Answer, now_ms).unwrap());
+        let answers = space.find_keyspace(KEYSPACE).unwrap().unwrap();
+        let left: Vec<_> = answers.scan(ScanRange::all()).map(|pair| pair.unwrap().0).collect();
+        assert_eq!(left, [vec![2; 32], vec![3; 32], KEY_OF_HASHES.to_vec()]);
     }
 }

@@ -37,7 +37,7 @@ pub use body_memory::BodyMemory;
 pub(crate) use branch::ForkProxy;
 pub use branch::{ForkEdit, ForkEdits};
 pub(crate) use cache::AnswerCache;
-pub use cache::{CacheUse, forget_answers};
+pub use cache::{CacheUse, delete_due_answers, forget_answers};
 pub(crate) use clearing::redact_request;
 pub use diverged::ReplayDivergence;
 pub(crate) use exchange_recorder::ExchangeRecorder;

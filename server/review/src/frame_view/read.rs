@@ -79,8 +79,12 @@ pub fn frame_view(reader: &RunReader, seq: u32, options: &FrameViewOptions<'_>) 
     };
     let asked = coding(headers.map(|of| &of.request_headers));
     let answered = coding(headers.map(|of| &of.response_headers));
-    let request = read_body("request", &stored.input, stored.ids[0], asked, by, &mut labels);
-    let response = read_body("response", &stored.output, stored.ids[1], answered, by, &mut labels);
+    let mut request = read_body("request", &stored.input, stored.ids[0], asked, by, &mut labels);
+    let mut response = read_body("response", &stored.output, stored.ids[1], answered, by, &mut labels);
+    if stored.damage.is_some() {
+        // What was recorded, and not what could be read of it.
+        (request.about.bytes, response.about.bytes) = (info.input_bytes, info.output_bytes);
+    }
     let status = facts.status(info, reader.info().status);
     let api = frame_api(&info.component, exchange.as_ref());
     let mut view = FrameView {
