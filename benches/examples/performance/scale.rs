@@ -323,7 +323,7 @@ pub(crate) fn large(plan: &PerformanceArgs) {
     );
     println!(
         "  {:>10} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9}",
-        "keys", "MB/s", "p50", "p99.9", "p99.99", "greatest", "RSS, MB"
+        "keys", "MB/s", "p50", "p99.9", "p99.99", "greatest", "memory, MB"
     );
     let dir = plan.temporary_dir();
     let path = dir.path().join("store");
@@ -354,7 +354,7 @@ pub(crate) fn large(plan: &PerformanceArgs) {
             wait(0.999),
             wait(0.9999),
             wait(1.0),
-            resident() as f64 / 1e6
+            resident().0 as f64 / 1e6
         );
     }
     drop((kv, space));
@@ -381,7 +381,7 @@ pub(crate) fn large(plan: &PerformanceArgs) {
             quantile(&gets, 0.5),
             quantile(&gets, 0.99),
             quantile(&gets, 1.0),
-            resident() as f64 / 1e6
+            resident().0 as f64 / 1e6
         );
     }
     store.close().unwrap();
