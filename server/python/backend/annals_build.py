@@ -104,10 +104,12 @@ def _metadata() -> dict[str, str]:
         f"Summary: {project['description']}",
         f"License-Expression: {project['license']}",
         f"Requires-Python: {project['requires-python']}",
+        "Description-Content-Type: text/markdown",
     ]
     for extra, needs in project["optional-dependencies"].items():
         lines.append(f"Provides-Extra: {extra}")
         lines += [f"Requires-Dist: {need} ; extra == '{extra}'" for need in needs]
+    lines += ["", (HERE / project["readme"]).read_text().rstrip()]
     groups = []
     for group, entries in project["entry-points"].items():
         groups += [f"[{group}]", *(f"{name} = {target}" for name, target in entries.items())]
