@@ -462,8 +462,9 @@ impl Databases {
         let deadline_of = |value: &[u8]| Ok(deadline_in(Some(value.to_vec())));
         let index = self.space.complete_deadlines(DeadlineKind::Key, deadline_of)?;
         let mut work = TurnBatch::new(self);
-        let start = Deadline { ms: swept_to_ms, id: Vec::new() };
         let now_ms = work.now_ms();
+        // A clock that was ahead, and was set back, has swept too far.
+        let start = Deadline { ms: if now_ms < swept_to_ms { 0 } else { swept_to_ms }, id: Vec::new() };
         if !work.is_due(now_ms) || self.space.store().check_writer().is_err() {
             return Ok((None, None));
         }

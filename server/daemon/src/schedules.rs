@@ -35,8 +35,10 @@ pub(super) async fn sweep(daemon: Arc<Daemon>) {
     for round in 0u64.. {
         tokio::time::sleep(SWEEP_INTERVAL).await;
         if round.is_multiple_of(ROUNDS_OF_CLOSED) {
-            // A store that cannot be read reports it to its readers.
-            let _ = tokio::task::block_in_place(|| daemon.open_expired_tenants());
+            let opened = tokio::task::block_in_place(|| daemon.open_expired_tenants());
+            if let Err(why) = opened {
+                tracing::warn!(%why, "what is over stays in namespaces that are not open");
+            }
         }
         for tenant in daemon.tenants() {
             sweep_one(&tenant).await;
@@ -189,9 +191,14 @@ fn note_place(
 async fn sweep_one(tenant: &Tenant) {
     let mut after = None;
     loop {
-        // A store that cannot be read reports it to its readers.
         let swept = tokio::task::block_in_place(|| tenant.databases.sweep(after.as_ref(), SWEPT_MAX));
-        let Ok((next, settled)) = swept else { break };
+        let (next, settled) = match swept {
+            Ok(swept) => swept,
+            Err(why) => {
+                tracing::warn!(%why, namespace = tenant.name, "keys that are over stay");
+                break;
+            }
+        };
         if let Some(settled) = settled {
             let _ = settled.await;
         }
@@ -201,9 +208,15 @@ async fn sweep_one(tenant: &Tenant) {
         after = next;
         tokio::time::sleep(PAUSE).await;
     }
-    // A store that cannot be written reports it to its writers.
-    while let Ok(true) = tokio::task::block_in_place(|| sweep_memory_and_answers(tenant)) {
-        tokio::time::sleep(PAUSE).await;
+    loop {
+        match tokio::task::block_in_place(|| sweep_memory_and_answers(tenant)) {
+            Ok(true) => tokio::time::sleep(PAUSE).await,
+            Ok(false) => break,
+            Err(why) => {
+                tracing::warn!(%why, namespace = tenant.name, "memories or cached answers that are over stay");
+                break;
+            }
+        }
     }
 }
 
@@ -211,8 +224,8 @@ async fn sweep_one(tenant: &Tenant) {
 pub(super) fn sweep_memory_and_answers(tenant: &Tenant) -> annals::Result<bool> {
     let now_ns = tenant.databases.now_ns();
     let now_ms = now_ns / 1_000_000;
-    // Nothing ends by a clock that is not trusted.
-    if !tenant.space.is_due(now_ns, now_ns) {
+    // Nothing ends by a clock that is not trusted. A store that cannot be written reports it to its writers.
+    if !tenant.space.is_due(now_ns, now_ns) || tenant.space.store().check_writer().is_err() {
         return Ok(false);
     }
     let mut is_more = false;

@@ -192,7 +192,7 @@ fn outdated_entries_of_the_index_are_deleted_alone() {
 
 /// Stores of earlier versions have deadlines without an index. Keys of a namespace that was not open did not end.
 #[test]
-fn deadlines_without_an_index_are_copied_and_closed_namespaces_are_swept() {
+fn unindexed_deadlines_and_closed_namespaces_are_swept() {
     let bench = DaemonBench::new();
     let now_ms = bench.daemon.now_ns() / 1_000_000;
     let space = bench.daemon.store.namespace("old").unwrap();
@@ -217,4 +217,30 @@ fn deadlines_without_an_index_are_copied_and_closed_namespaces_are_swept() {
     // Nothing is left to do, also for a daemon that starts again.
     assert!(!space.has_due(DeadlineKind::Key, now_ms).unwrap());
     assert!(space.has_due(DeadlineKind::Key, now_ms + 7_200_000).unwrap());
+}
+
+/// Regression: after a clock that was ahead was set back, a sweep passed over what ended before the wrong time.
+#[test]
+fn keys_end_by_a_sweep_after_the_clock_was_set_back() {
+    let bench = DaemonBench::new();
+    bench.client().script("set a 1 px 60000 -> +OK\nset b 1 px 7200000 -> +OK");
+    let space = bench.daemon.store.namespace("default").unwrap();
+    let keys = space.find_keyspace("db0").unwrap().unwrap();
+    let sim = SimIo::new(1);
+    let inbox = bench.daemon.client_loop.inbox().clone();
+    let later = Databases::open(space, Arc::new(sim.clone()), &Default::default(), inbox).unwrap();
+    let (began, hour) = (bench.daemon.now_ns(), 3_600_000_000_000);
+    sim.set_now_ns(began + hour);
+    sweep_all(&bench, &later, 100);
+    assert!(keys.get(b"a").unwrap().is_none() && keys.get(b"b").unwrap().is_some());
+    sim.set_now_ns(began);
+    let mut work = crate::databases::TurnBatch::new(&later);
+    let deadline = Some(began / 1_000_000 + 1000);
+    let value = Arc::new(b"1".to_vec());
+    work.put(0, b"c", crate::databases::KeyEntry { value, stored: None, deadline }).unwrap();
+    let settled = work.commit().unwrap().unwrap();
+    bench.runtime.block_on(settled).unwrap().unwrap();
+    sim.set_now_ns(began + 2_000_000_000);
+    sweep_all(&bench, &later, 100);
+    assert!(keys.get(b"c").unwrap().is_none());
 }
