@@ -1,7 +1,7 @@
 //! The result of a blame, as the store keeps it: a JSON document that belongs to the parent run and is deleted
 //! with it. Everything that is shown follows from it ([`crate::ranking`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use annals::{Namespace, RunReader};
 use serde::{Deserialize, Serialize};
@@ -190,6 +190,10 @@ pub struct BlameDocument {
     /// The most that each fork under way can cost in US dollars, by its number. Not stored.
     #[serde(skip)]
     pub reserved: BTreeMap<u64, f64>,
+    /// Forks that have begun and are not in `spent`, by their number: they are under way, or ended by an error.
+    /// Forks that are lost and stand in no list may be in `spent`: those of an order that was not finished.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unpaid: BTreeSet<u64>,
 }
 
 /// Flips and valid outcomes of some forks.

@@ -220,9 +220,12 @@ impl Blamer {
         let mut document = resumed.unwrap_or_else(|| self.empty_document());
         document.state = BlameState::Running;
         let known: BTreeSet<String> = document.forks().map(|fork| fork.run.clone()).collect();
+        let (next, unpaid) = (document.next_fork, std::mem::take(&mut document.unpaid));
         drop_forks(&self.space, &name, &mut |fork| {
             let is_lost = !known.contains(&fork.info().name);
-            if is_lost && !fresh {
+            let number = fork.info().name.rsplit('-').next().and_then(|text| text.parse::<u64>().ok());
+            let is_paid = number.is_some_and(|number| number < next && !unpaid.contains(&number));
+            if is_lost && !is_paid && !fresh {
                 // It is run again, but was paid for.
                 document.spent += spent_in(fork, &self.prices)?;
                 if fork.info().status != Status::Open {
@@ -297,6 +300,7 @@ impl Blamer {
             orders: Vec::new(),
             next_fork: 1,
             reserved: BTreeMap::new(),
+            unpaid: BTreeSet::new(),
         }
     }
 
@@ -506,31 +510,35 @@ impl Blamer {
             let number = document.next_fork;
             document.next_fork += 1;
             document.reserved.insert(number, most);
+            document.unpaid.insert(number);
             number
         };
-        let mut spent = Spent::default();
+        let mut spent = None;
         let done = self.run_fork(rerunner, number, job, &mut spent);
         let mut document = progress.lock();
         document.reserved.remove(&number);
-        document.spent += spent;
+        if let Some(spent) = spent.clone() {
+            document.spent += spent;
+            document.unpaid.remove(&number);
+        }
         document.spent += self.options.oracle.take_spent();
         let forks = document.spent.forks;
         drop(document);
         progress.released.notify_all();
         let record = done?;
-        if spent.forks > 0 {
+        if spent.is_some_and(|spent| spent.forks > 0) {
             (progress.report)(forks, progress.planned.load(Ordering::Relaxed));
         }
         Ok(record)
     }
 
-    /// Runs one fork and grades it. `spent` is what a recorded or dropped fork took; resuming counts any other.
+    /// Runs one fork and grades it. `spent` is what it took; `None` if an error ended it: resuming counts it.
     fn run_fork(
         &self,
         rerunner: &Rerunner,
         number: u64,
         job: &ForkJob<'_>,
-        spent: &mut Spent,
+        spent: &mut Option<Spent>,
     ) -> Result<ForkRecord, Halt> {
         let undefined = |why: String| ForkRecord {
             run: String::new(),
@@ -541,7 +549,10 @@ impl Blamer {
         };
         let plan = match self.plan(job) {
             Ok(plan) => plan,
-            Err(why) => return Ok(undefined(why)),
+            Err(why) => {
+                *spent = Some(Spent::default());
+                return Ok(undefined(why));
+            }
         };
         let parent = &self.reader.info().name;
         let run = format!("{parent}-blame-{number}");
@@ -567,13 +578,13 @@ impl Blamer {
         }
         if report.stopped == Some(StopReason::Interrupted) || self.interrupted.load(Ordering::SeqCst) {
             self.interrupted.store(true, Ordering::SeqCst);
-            *spent = spent_by(&report);
+            *spent = Some(spent_by(&report));
             // A fork that was ended has no outcome; resuming runs it again.
             let _ = self.space.drop_run(&run, "blame", "interrupted");
             return Err(Halt::State(BlameState::Interrupted));
         }
         let record = self.record(run, &report, job)?;
-        *spent = Spent { forks: 1, ..spent_by(&report) };
+        *spent = Some(Spent { forks: 1, ..spent_by(&report) });
         Ok(record)
     }
 

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::document::{
@@ -56,6 +56,7 @@ pub(crate) fn document(base: &str, steps: &[(u32, &str)]) -> BlameDocument {
         orders: Vec::new(),
         next_fork: 1,
         reserved: BTreeMap::new(),
+        unpaid: BTreeSet::new(),
     }
 }
 
