@@ -1,9 +1,11 @@
-//! `annals open --web`: the debugger page in a browser, without a daemon or with the store's own.
+//! `annals open --web`: the debugger page in a browser: the page of the store's daemon, else one of this process. If
+//! another process holds the store, this process only reads it.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use annals::ErrorKind;
 use annals_server::{ServeConfig, ServeError, StartedDaemon, ask_daemon, serve};
 
 use super::open::named_run;
@@ -23,32 +25,61 @@ pub(super) fn run(global: &GlobalArgs, args: &OpenArgs, out: &mut CliOutput) -> 
     door.check_namespace()?;
     drop(door);
     let to = run.map(|run| format!("?to=/run/{}", encode(&encode(&run.id)))).unwrap_or_default();
-    if let Some(link) = daemon_link(&root, &global.namespace)? {
-        if args.port.is_some() {
-            print_note("the store's daemon serves the page at its own port; --port is not used");
+    let reads_only = match ask_daemon(&root, &[b"PAGE.LINK", global.namespace.as_bytes()]) {
+        Ok(Some(link)) => {
+            if args.port.is_some() {
+                print_note("the store's daemon serves the page at its own port; --port is not used");
+            }
+            return show(&format!("{link}{to}"), out);
         }
-        return show(&format!("{link}{to}"), out);
+        Ok(None) => false,
+        // A recorder, or a daemon without --http.
+        Err(_) => true,
+    };
+    match serve_page(global, args, &root, &to, reads_only, out) {
+        // Another process took the store meanwhile.
+        Err(ServeError::Store(error)) if error.kind() == ErrorKind::Locked && !reads_only => {
+            serve_page(global, args, &root, &to, true, out)
+        }
+        served => served,
     }
+    .map_err(|error| serve_failure(error, args.port))?
+}
+
+/// Serves the page until this process is told to end. The inner result is that of printing the link.
+fn serve_page(
+    global: &GlobalArgs,
+    args: &OpenArgs,
+    root: &Path,
+    to: &str,
+    reads_only: bool,
+    out: &mut CliOutput,
+) -> Result<CliResult<()>, ServeError> {
     let serving = ServeConfig {
         http: Some(format!("127.0.0.1:{}", args.port.unwrap_or(0))),
-        profiles: profiles::store_profiles(&root),
+        profiles: profiles::store_profiles(root),
         no_upgrade: global.no_upgrade,
         makes_no_token: true,
+        reads_only,
         ..ServeConfig::default()
     };
     let mut shown = Ok(());
     let began = |began: &StartedDaemon| {
         if let Some(page) = &began.page {
             shown = show(&format!("{page}{to}"), out);
-            print_note("the page ends with Ctrl-C; programs may record meanwhile");
+            print_note(match reads_only {
+                true => {
+                    "another process holds the store and serves no page: this page follows it, and changes nothing; it ends with Ctrl-C"
+                }
+                false => "the page ends with Ctrl-C; programs may record meanwhile",
+            });
         }
     };
     let waiting = |count: usize| {
         print_note(format_args!("waiting for {count} recorders; Ctrl-C ends at once and abandons their runs"))
     };
-    serve(&root, &global.namespace, &serving, began, waiting)
-        .map_err(|error| serve_failure(error, args.port))?;
-    shown
+    serve(root, &global.namespace, &serving, began, waiting)?;
+    Ok(shown)
 }
 
 /// A text as a part of an address. A run's name is a part of the page's address, which is a value of the link.
@@ -63,15 +94,6 @@ fn encode(text: &str) -> String {
         }
     }
     encoded
-}
-
-/// A link from the daemon that holds the store; `None` if no process listens there.
-fn daemon_link(root: &Path, namespace: &str) -> CliResult<Option<String>> {
-    ask_daemon(root, &[b"PAGE.LINK", namespace.as_bytes()]).map_err(|error| {
-        let hint =
-            "wait until it has ended, or let a daemon hold the store: `annals serve --http 127.0.0.1:7421`";
-        Failure::failed(format!("the process that holds the store serves no page: {error}"), hint)
-    })
 }
 
 /// Prints the link, and opens a browser where there is a screen.

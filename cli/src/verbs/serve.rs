@@ -39,6 +39,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
         tokens: Vec::new(),
         no_upgrade: global.no_upgrade,
         makes_no_token: false,
+        reads_only: false,
         allow_fork: if args.allow_fork { args.command.clone() } else { Vec::new() },
         executable: std::env::current_exe().ok(),
         file: args.config.clone(),

@@ -229,8 +229,64 @@ fn open_web_uses_the_daemon_of_the_store() {
     assert!(ask(address, "GET /v1/runs", &session, "").starts_with("HTTP/1.1 200"));
     drop(daemon);
     let daemon = bench.serve(&[]);
-    fails(&bench, "open --web", 1, "does not serve HTTP");
-    drop(daemon);
+    let page = OpenPage::start(&bench, "open --web");
+    let session = login(&page.link, page.address());
+    assert!(page.ask("GET /v1/runs", &session, "").starts_with("HTTP/1.1 200"), "a daemon without HTTP");
+    drop((page, daemon));
+}
+
+/// A recorder holds the store and serves no page: `open --web` said so, and showed nothing.
+#[test]
+fn open_web_follows_the_store_of_a_recorder() {
+    let bench = bench();
+    let mut recorder = bench.command(["record", "--allow-empty", "--run", "live", "--", "cat"]);
+    let mut recorder =
+        recorder.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while bench.run("show live").code != 0 {
+        assert!(recorder.try_wait().unwrap().is_none(), "the recorder has ended");
+    }
+    let page = OpenPage::start(&bench, "open live --web");
+    let session = login(&page.link, page.address());
+    let json = |request: &str, body: &str| -> (String, Value) {
+        let answer = page.ask(request, &format!("content-type: application/json\r\n{session}"), body);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (
+            head[9..12].to_owned(),
+            serde_json::from_str(body).unwrap_or_else(|error| panic!("{answer}: {error}")),
+        )
+    };
+    assert_eq!(json("GET /v1/runs/live", "").1["status"], "open");
+    assert!(json("GET /v1/runs/good/frames/1/view", "").1.to_string().contains("Booked."));
+    // What needs a place in the store that nobody has made.
+    for route in ["GET /v1/memory/definitions", "GET /v1/diagnostics/audit"] {
+        assert_eq!(json(route, "").0, "404", "{route}");
+    }
+    // The recorder indexes, and this process finds it.
+    let found = json("GET /v1/search?q=Booked", "").1;
+    assert!(found["hits"][0]["run"] == "good" && found["is_whole"] == true, "{found}");
+    for (request, body, status) in [
+        ("POST /v1/runs/good/pin", r#"{"why":"x"}"#, "400"),
+        ("POST /v1/store/compact", "{}", "400"),
+        ("POST /v1/store/retain", r#"{"dry_run":true}"#, "200"),
+        ("POST /v1/store/verify", "{}", "200"),
+    ] {
+        let (code, why) = json(request, body);
+        assert_eq!(code, status, "{request}: {why}");
+    }
+    let (_, why) = json("POST /v1/store/compact", "{}");
+    assert!(why["detail"].as_str().unwrap().contains("open for reading only"), "{why}");
+    drop(recorder.stdin.take());
+    assert!(recorder.wait().unwrap().success());
+    while json("GET /v1/runs/live", "").1["status"] != "ok" {}
+    bench.run("put x y").ok();
+    let page_again = OpenPage::start(&bench, "open --web");
+    let session = login(&page_again.link, page_again.address());
+    let pinned = page_again.ask(
+        "POST /v1/runs/good/pin",
+        &format!("content-type: application/json\r\n{session}"),
+        r#"{"why":"x"}"#,
+    );
+    assert!(pinned.starts_with("HTTP/1.1 204"), "with the store of its own it may write: {pinned}");
 }
 
 #[test]

@@ -73,6 +73,10 @@ pub struct ServeConfig {
     /// Whether no token is made if there is none: then only links to the page log in. Only the caller sets it.
     #[serde(skip)]
     pub makes_no_token: bool,
+    /// Whether the store is only read, because another process holds it: then there is no socket, no schedule, and
+    /// nobody has the right to record. What the other process writes is followed. Only the caller sets it.
+    #[serde(skip)]
+    pub reads_only: bool,
     /// The program `annals`, which makes forks. Only the caller sets it.
     #[serde(skip)]
     pub executable: Option<PathBuf>,
@@ -233,6 +237,7 @@ impl ServeConfig {
             tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
             no_upgrade: self.no_upgrade || other.no_upgrade,
             makes_no_token: self.makes_no_token || other.makes_no_token,
+            reads_only: self.reads_only || other.reads_only,
             executable: self.executable.or(other.executable),
             file: self.file.or(other.file),
         }

@@ -23,6 +23,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Interval between sweeps for expired keys, and maximum number of deadlines examined at a time.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 const SWEPT_MAX: usize = 256;
+/// Interval at which a store of another process is read again.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(250);
 /// Number of such sweeps after which namespaces that are not open are swept, too.
 const ROUNDS_OF_CLOSED: u64 = 6;
 /// Interval of sampling: how long a run that is sampled out may remain after its end.
@@ -54,6 +56,20 @@ pub(super) async fn sweep(daemon: Arc<Daemon>) {
             }
             measured = Some(today);
         }
+    }
+}
+
+/// Follows what another process writes into a store that is only read here.
+pub(super) async fn follow(daemon: Arc<Daemon>) {
+    let mut failed = false;
+    loop {
+        tokio::time::sleep(FOLLOW_INTERVAL).await;
+        let read = tokio::task::block_in_place(|| daemon.store.refresh());
+        if let (Err(why), false) = (&read, failed) {
+            tracing::warn!(%why, "what was added to the store cannot be read");
+        }
+        failed = read.is_err();
+        tokio::task::block_in_place(|| daemon.close_idle_tenants());
     }
 }
 

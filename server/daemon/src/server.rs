@@ -19,7 +19,7 @@ use super::connection;
 use super::connection_limits::connections_max;
 use super::http::{HttpApi, ServerHosts};
 use super::reload::reload_on_hangup;
-use super::schedules::{keep_backups, keep_witnesses, retain, sweep};
+use super::schedules::{follow, keep_backups, keep_witnesses, retain, sweep};
 use super::session::{ClientInfo, Daemon, Session};
 use super::tls::{PortProtocol, TlsPorts, TlsTaskStream};
 use crate::share::{Host, ListeningSocket, listen_at, listen_guarded};
@@ -99,7 +99,10 @@ pub fn serve(
     let options =
         Options { durability: Durability::Process, upgrade: !serving.no_upgrade, ..Options::default() };
     let io = options.io.clone();
-    let store = Store::open_with(root, options)?;
+    let store = match serving.reads_only {
+        true => Store::open_read_only_with(root, options)?,
+        false => Store::open_with(root, options)?,
+    };
     for line in store.opening().lines() {
         tracing::warn!("{line}");
     }
@@ -111,8 +114,14 @@ pub fn serve(
         let patience = serving.timeouts();
         let daemon =
             Arc::new(Daemon::new(store.clone(), namespace, io, access, profiles, patience, client_loop));
+        if serving.reads_only {
+            let _ = daemon.followed.set(root.to_path_buf());
+        }
         let owner = daemon.owner()?;
-        let sweeper = tokio::spawn(sweep(daemon.clone()));
+        let sweeper = match serving.reads_only {
+            true => tokio::spawn(follow(daemon.clone())),
+            false => tokio::spawn(sweep(daemon.clone())),
+        };
         let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
         let witness = witnesses.map(|schedule| tokio::spawn(keep_witnesses(daemon.clone(), schedule)));
         let backup = backups.map(|schedule| tokio::spawn(keep_backups(daemon.clone(), schedule)));
@@ -248,12 +257,15 @@ struct DaemonListeners {
 impl DaemonListeners {
     async fn open(root: &Path, serving: &ServeConfig, places: &ListenAddresses) -> Result<Self, ServeError> {
         let mut unix = Vec::new();
-        let own = listen_guarded(root).and_then(register_socket);
+        let own = || listen_guarded(root).and_then(register_socket);
+        // The socket in the store's directory is that of the process which holds the store.
+        let own = if serving.reads_only { None } else { Some(own()) };
         match own {
-            Ok(own) => unix.push(own),
+            None => {}
+            Some(Ok(own)) => unix.push(own),
             // The configured socket suffices; recorders will find the store locked.
-            Err(_) if serving.socket.is_some() => {}
-            Err(cause) => return Err(system_error("cannot listen in the store's directory", cause)),
+            Some(Err(_)) if serving.socket.is_some() => {}
+            Some(Err(cause)) => return Err(system_error("cannot listen in the store's directory", cause)),
         }
         if let Some(place) = &serving.socket {
             let what = || format!("cannot listen at {}", place.display());

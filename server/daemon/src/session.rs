@@ -1,8 +1,9 @@
 //! The state of a connection, and the state shared by all connections.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use annals::io::Io;
@@ -25,6 +26,7 @@ use super::tenant::Tenant;
 use super::turn::{CommandRefusal, Offload};
 use super::value_cache::SharedValues;
 use crate::background::RememberQueue;
+use crate::share::ask_daemon;
 use annals_policy::profiles::{Profiles, Redactor, make_placeholder_key};
 use annals_wire::resp::Protocol;
 
@@ -69,6 +71,8 @@ pub(super) struct Daemon {
     /// The redactor of each profile that is in use.
     redactors: Mutex<BTreeMap<Arc<str>, Arc<Redactor>>>,
     pub(super) operations: OperationLog,
+    /// The directory of a store that another process holds: this one only reads it.
+    pub(super) followed: OnceLock<PathBuf>,
     pub(super) table: CommandTable,
     pub(super) started_ns: u64,
     /// Number of commands and connections so far.
@@ -225,6 +229,7 @@ impl Daemon {
         let started_ns = io.now_ns();
         Self {
             operations: OperationLog::new(store.clone()),
+            followed: OnceLock::new(),
             store,
             home: home.to_owned(),
             io,
@@ -258,6 +263,34 @@ impl Daemon {
     /// Waits until the runs that ended so far are in memory.
     pub(super) fn settle_memory(&self) {
         self.behind.settle();
+    }
+
+    /// Whether another process holds the store.
+    pub(super) fn reads_only(&self) -> bool {
+        self.followed.get().is_some()
+    }
+
+    /// Asks the process that holds the store to index frames of a namespace, if another one does. A process that cannot
+    /// is no error: then fewer frames are found, and the answer says so.
+    pub(super) fn ask_holder_to_index(&self, namespace: &str) {
+        let Some(root) = self.followed.get() else { return };
+        if let Err(why) = ask_daemon(root, &[b"RUN.INDEX", b"NAMESPACE", namespace.as_bytes()]) {
+            tracing::warn!(%why, "the process that holds the store indexes no frames");
+        }
+        // What cannot be read again is not found.
+        let _ = self.store.refresh();
+    }
+
+    /// Checks that the store takes writes.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` if another process holds the store; `Poisoned` with the first cause.
+    pub(super) fn check_writer(&self) -> Result<(), CommandRefusal> {
+        if self.reads_only() {
+            let why = "UNAVAILABLE another process holds the store, and this one only reads it: use the command line, which asks that process";
+            return Err(why.into());
+        }
+        Ok(self.store.check_writer()?)
     }
 
     /// Nanoseconds since 1970.
@@ -344,7 +377,7 @@ impl Daemon {
         let tenant = self.tenant(namespace)?;
         Ok(Grant {
             name: "owner".into(),
-            rights: Rights::ALL,
+            rights: if self.reads_only() { Rights::READ.union(Rights::OPERATE) } else { Rights::ALL },
             tenant,
             profile: SAFE.into(),
             token: None,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annals::{Namespace, RunReader, RunUid, Status};
+use annals::{ErrorKind, Namespace, RunReader, RunUid, Status, Store};
 use annals_deliberation::Deliberation;
 use annals_diagnostics::Diagnostics;
 use annals_memory::{FrameTexts, Memory};
@@ -15,7 +15,7 @@ use super::open_runs::DaemonRun;
 use crate::background::RememberQueue;
 use annals_formats::otlp::TraceIngest;
 use annals_proxy::embeddings::ConfiguredEmbedder;
-use annals_review::search::catch_up;
+use annals_review::search::{catch_up, is_caught_up};
 
 /// Maximum number of frames whose times are cached; each run counts as 64 more.
 const TIMES_MAX: usize = 4 << 20;
@@ -51,6 +51,11 @@ pub(super) struct Tenant {
     embedder: Mutex<Option<Arc<ConfiguredEmbedder>>>,
     /// Since when it is unused, on the monotonic clock; `None` while it is used.
     unused_since_ns: Mutex<Option<u64>>,
+}
+
+/// Whether a store was opened for reading. Another process may make an index anew, so no handle on one is kept.
+fn reads_only(store: &Store) -> bool {
+    store.check_writer().is_err_and(|error| error.kind() == ErrorKind::Invalid)
 }
 
 /// Open runs, and the start times of frames. Lock order: after the databases. Never locked during
@@ -121,6 +126,9 @@ impl Tenant {
     /// # Errors
     /// Those of the store.
     pub(super) fn memory(&self) -> annals::Result<Memory> {
+        if reads_only(self.space.store()) {
+            return Memory::open(&self.space);
+        }
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         match &*memory {
             Some(memory) => Ok(memory.clone()),
@@ -128,29 +136,31 @@ impl Tenant {
         }
     }
 
-    /// The index of the frames' texts.
+    /// The index of the frames' texts. `None` if the store is only read, and nobody has searched it.
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) fn frame_texts(&self) -> annals::Result<FrameTexts> {
-        let mut index = self.frame_texts.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*index {
-            Some(index) => Ok(index.clone()),
-            None => {
-                let opened = FrameTexts::open(&self.space)?;
-                let opened = opened.ok_or_else(|| annals::Error::bug("a store for writing has no index"))?;
-                Ok(index.insert(opened).clone())
-            }
+    pub(super) fn frame_texts(&self) -> annals::Result<Option<FrameTexts>> {
+        if reads_only(self.space.store()) {
+            return FrameTexts::open(&self.space);
         }
+        let mut index = self.frame_texts.lock().unwrap_or_else(PoisonError::into_inner);
+        if index.is_none() {
+            *index = FrameTexts::open(&self.space)?;
+        }
+        Ok(index.clone())
     }
 
     /// Indexes some frames that were recorded since the last search, from the beginning if `rebuilds`. Waits while another
-    /// search does. Returns whether all are indexed.
+    /// search does. A store that is only read is not changed. Returns whether all are indexed.
     ///
     /// # Errors
     /// Those of the store.
     pub(super) fn index_frames(&self, rebuilds: bool) -> annals::Result<bool> {
-        let index = self.frame_texts()?;
+        let Some(index) = self.frame_texts()? else { return Ok(false) };
+        if reads_only(self.space.store()) {
+            return is_caught_up(&self.space, &index);
+        }
         let _turn = self.indexing.lock().unwrap_or_else(PoisonError::into_inner);
         if rebuilds {
             index.clear()?;

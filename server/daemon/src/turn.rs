@@ -91,7 +91,8 @@ impl<'a> CommandCall<'a, '_> {
 
     /// Runs a command with these words.
     pub(super) fn run(&mut self, command: &Command) -> CommandResult {
-        if command.traits.always_writes {
+        // An action writes the record of itself, which a process that only reads leaves out.
+        if command.traits.always_writes && !(command.traits.action && self.daemon.reads_only()) {
             self.check_writer()?;
         }
         (command.run)(self)
@@ -102,10 +103,10 @@ impl<'a> CommandCall<'a, '_> {
     /// failed).
     ///
     /// # Errors
-    /// `Poisoned` with the first cause.
+    /// As [`Daemon::check_writer`].
     pub(super) fn check_writer(&mut self) -> Result<(), CommandRefusal> {
         self.work.require_writer();
-        Ok(self.daemon.store.check_writer()?)
+        self.daemon.check_writer()
     }
 
     /// Holds this command to be run again, offloaded.
@@ -381,9 +382,9 @@ fn answer(
     }
     if queues
         && traits.always_writes
-        && let Err(error) = daemon.store.check_writer()
+        && let Err(CommandRefusal(why)) = daemon.check_writer()
     {
-        return spoil_transaction(session, CommandRefusal::from(error).0);
+        return spoil_transaction(session, why);
     }
     let stored = match store_long_values(&command, &words, apart, work) {
         Ok(stored) => stored,
@@ -425,7 +426,8 @@ fn record_outcome(call: &mut CommandCall<'_, '_>, outcome: CommandResult) -> Com
     outcome
 }
 
-/// Records in the store that an operator ran these words.
+/// Records in the store that an operator ran these words. A process that only reads the store has changed nothing, and
+/// records nothing.
 pub(super) fn record_operation(
     call: &mut CommandCall<'_, '_>,
     words: &[Vec<u8>],
@@ -433,6 +435,9 @@ pub(super) fn record_operation(
 ) -> Result<(), CommandRefusal> {
     let who = call.session.grant.as_ref().map(|grant| grant.name.clone()).unwrap_or_default();
     let (from, now_ns) = (&call.session.facts.address, call.daemon.now_ns());
+    if call.daemon.reads_only() {
+        return Ok(());
+    }
     let ticket = call.daemon.operations.record(&who, from, words, failed, now_ns)?;
     call.work.await_before_reply(ticket);
     Ok(())

@@ -40,7 +40,7 @@ class SearchView {
   draw({ hits, is_whole: isWhole, gaps }) {
     this.hits = hits;
     const most = hits.length === 100 ? "the best 100 frames" : plural(hits.length, "frame");
-    this.count.textContent = `${hits.length ? most : isWhole ? "No frame says this. Frequent words alone find nothing." : "No frame so far"}${isWhole ? "" : "; older frames are searched, the newest are being indexed"}`;
+    this.count.textContent = `${hits.length ? most : isWhole ? "No frame says this. Frequent words alone find nothing." : "No frame so far"}${isWhole ? "" : "; older frames are searched, the newest are not in the index yet"}`;
     replace(this.gaps, gaps.map((gap) => h("p", {}, `${visibleText(gap.run)}: ${[gap.unread && `${plural(gap.unread, "damaged frame")} not searched`, gap.cut && `texts over 1 MiB searched only at their beginning in ${plural(gap.cut, "frame")}`].filter(Boolean).join(", ")}`)));
     replace(this.list, hits.map((hit, index) => h("li", { class: index === this.at ? "selected" : "" },
       h("div", {}, h("a", { href: routeHash(["run", hit.run, String(hit.seq)]), class: "mono", "data-index": index }, `${visibleText(hit.run)}@${hit.seq}`), " ",

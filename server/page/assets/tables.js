@@ -36,6 +36,14 @@ function plainTable(columns, rows, none) {
     })))));
 }
 
+/// A daemon that only reads the store cannot make the place of what was never recorded, and does not find it.
+function ifMade(asked, none) {
+  return asked.catch((problem) => {
+    if (problem.status === 404) return none;
+    throw problem;
+  });
+}
+
 class MemoryView extends SectionsView {
   constructor(app, route) {
     const asked = route.query.q ?? "";
@@ -44,7 +52,7 @@ class MemoryView extends SectionsView {
     super(app, "memory", [
       ["Recall", async (source) => [form, asked && await recalled(source, asked)]],
       ["Definitions", async (source) => {
-        const { definitions } = await source.get("/v1/memory/definitions");
+        const { definitions } = await ifMade(source.get("/v1/memory/definitions"), { definitions: [] });
         return plainTable([["id", (row) => row.id], ["description", (row) => row.description], ["strategy", (row) => JSON.stringify(row.strategy ?? {})], ["projection", (row) => JSON.stringify(row.projection ?? "")]], definitions, "No definition of a memory is stored.");
       }],
     ]);
@@ -61,7 +69,7 @@ class MemoryView extends SectionsView {
 }
 
 async function recalled(source, question) {
-  const found = await source.post("/v1/memory/search", { question, across: true, k: 20, min_score: 0, budget: 1000 });
+  const found = await ifMade(source.post("/v1/memory/search", { question, across: true, k: 20, min_score: 0, budget: 1000 }), { hits: [] });
   const text = (row) => row.entry.value?.query ?? row.entry.value?.content ?? JSON.stringify(row.entry.value);
   return [plainTable([["score", (row) => row.score.toFixed(3), true], ["id", (row) => row.id], ["identity", (row) => row.identity], ["decided", (row) => row.decided_at], ["entry", (row) => String(typeof text(row) === "string" ? text(row) : JSON.stringify(text(row))).slice(0, 400)]], found.hits, "Nothing that is stored is near to the question."),
     found.text && h("details", {}, h("summary", {}, `what a prompt would get (about ${countText(Math.ceil(found.text.length / 4))} tokens)`), h("pre", { class: "body" }, found.text))];
@@ -71,7 +79,7 @@ async function recalled(source, question) {
 /// the page's sessions. With a token they get a scope of their own, which no decision takes.
 async function decisionCall(source, method, params) {
   const answer = await source.post("/v1/cstp", { jsonrpc: "2.0", id: 1, method, params: { ...params, agentId: "annals-page" } });
-  if (answer.error) throw new Problem(200, "", answer.error.message);
+  if (answer.error) throw new Problem(answer.error.data?.code === "NOTFOUND" ? 404 : 200, "", answer.error.message);
   return answer.result;
 }
 
@@ -81,7 +89,7 @@ class DecisionsView extends SectionsView {
     super(app, "decisions", id
       ? [[`Decision ${visibleText(id)}`, async (source) => drawDecision(await decisionCall(source, "cstp.getDecision", { id }))]]
       : [["Decisions", async (source) => {
-        const { decisions, total } = await decisionCall(source, "cstp.queryDecisions", { limit: 200 });
+        const { decisions, total } = await ifMade(decisionCall(source, "cstp.queryDecisions", { limit: 200 }), { decisions: [], total: 0 });
         return [total > decisions.length && h("p", { class: "dim" }, `the newest ${decisions.length} of ${countText(total)}`),
           plainTable([["when", (row) => row.created_at?.slice(0, 19).replace("T", " ")], ["decision", (row) => h("a", { href: routeHash(["decisions"], { id: row.id }) }, visibleText(row.decision ?? row.title ?? row.id))],
             ["category", (row) => row.category], ["stakes", (row) => row.stakes], ["confidence", (row) => row.confidence?.toFixed(2), true], ["quality", (row) => row.quality_score?.toFixed(2), true],
@@ -122,18 +130,18 @@ class LessonsView extends SectionsView {
   constructor(app) {
     super(app, "lessons", [
       ["Failures by category", async (source) => {
-        const counts = Object.entries(await source.get("/v1/diagnostics/distribution"));
+        const counts = Object.entries(await ifMade(source.get("/v1/diagnostics/distribution"), {}));
         const most = Math.max(1, ...counts.map(([, count]) => count));
         if (counts.every(([, count]) => count === 0)) return h("p", { class: "dim" }, "No failed session is recorded: `annals diagnose` records how one ended.");
         return plainTable([["category", ([name]) => name], ["sessions", ([, count]) => countText(count), true], ["share", ([, count]) => h("span", { class: "meter", style: { width: `${(count / most) * 200}px` } })]], counts, "");
       }],
       ["Misleading observations", async (source) => {
-        const { observations } = await source.get("/v1/diagnostics/misleading");
+        const { observations } = await ifMade(source.get("/v1/diagnostics/misleading"), { observations: [] });
         const rows = await Promise.all(observations.slice(0, 50).map(async (observation) => ({ observation, ...(await source.get("/v1/diagnostics/weight", { observation })) })));
         return plainTable([["observation", (row) => row.observation], ["weight", (row) => row.weight.toFixed(2), true]], rows, "None: at least three failed sessions and no accepted one were given such an observation.");
       }],
       ["Latest changes", async (source) => {
-        const { events } = await source.get("/v1/diagnostics/audit", { count: 100 });
+        const { events } = await ifMade(source.get("/v1/diagnostics/audit", { count: 100 }), { events: [] });
         return plainTable([["when", (row) => row.at ?? row.time ?? ""], ["event", (row) => row.type ?? row.event ?? ""], ["details", (row) => JSON.stringify(row)]], events, "Nothing has happened yet.");
       }],
     ]);

@@ -7,7 +7,7 @@ use annals::{ErrorKind, RunReader};
 use annals_blame::load_blame;
 use annals_blame::ranking::{pairs, rows};
 use annals_policy::exchange::ExchangeMetadata;
-use annals_review::search::find;
+use annals_review::search::{SearchAnswer, find};
 use annals_review::suspect::{self, Transcript, Weights};
 use annals_review::{FramePair, align, failure_report};
 use annals_wire::resp::Reply;
@@ -148,13 +148,16 @@ fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
         [option, count] if word_is(option, "COUNT") => number(count)?,
         _ => return Err(syntax()),
     };
+    call.daemon.ask_holder_to_index(&call.tenant.name);
     let is_whole = match call.tenant.index_frames(false) {
         Ok(is_whole) => is_whole,
         // Nothing can be indexed, but the index can be read.
         Err(error) if matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::Unavailable) => false,
         Err(error) => return Err(error.into()),
     };
-    let index = call.tenant.frame_texts()?;
+    let Some(index) = call.tenant.frame_texts()? else {
+        return json_reply(&SearchAnswer { is_whole, ..SearchAnswer::default() });
+    };
     json_reply(&find(call.work.namespace(), &index, question, redactor.as_deref(), count, is_whole)?)
 }
 
