@@ -517,7 +517,7 @@ impl Blamer {
         let done = self.run_fork(rerunner, number, job, &mut spent);
         let mut document = progress.lock();
         document.reserved.remove(&number);
-        if let Some(spent) = spent.clone() {
+        if let Some(spent) = spent {
             document.spent += spent;
             document.unpaid.remove(&number);
         }
