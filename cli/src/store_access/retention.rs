@@ -6,7 +6,7 @@ use annals::{
     runs::DroppedRun,
     upkeep::CompactOptions,
 };
-use annals_server::ForgetTarget;
+use annals_server::{ExpiredCounts, ForgetTarget};
 
 use super::StoreAccess;
 use super::failures::engine_failure;
@@ -40,6 +40,11 @@ impl StoreAccess {
         dry_run: bool,
     ) -> CliResult<u64> {
         annals_server::delete_expired_memories(&self.store, policy, at_ns, dry_run).map_err(engine_failure)
+    }
+
+    /// Deletes keys of databases and cached answers that are over.
+    pub(crate) fn delete_expired(&self) -> CliResult<ExpiredCounts> {
+        annals_server::delete_expired(&self.store).map_err(engine_failure)
     }
 
     pub(crate) fn pin(&self, run: &str, why: &str) -> CliResult<()> {

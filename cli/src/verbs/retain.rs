@@ -7,7 +7,7 @@ use annals::{
     retention::{RetentionPolicy, RetentionReport, parse_duration_ns},
     upkeep::CompactOptions,
 };
-use annals_server::{ForgetTarget, POLICY_BYTES_MAX, parse_policy};
+use annals_server::{ExpiredCounts, ForgetTarget, POLICY_BYTES_MAX, parse_policy};
 use serde_json::{Value, json};
 
 use crate::args::{ForgetArgs, GlobalArgs, PinArgs, RetainArgs, UnpinArgs};
@@ -44,10 +44,10 @@ pub(super) fn retain(global: &GlobalArgs, args: &RetainArgs, out: &mut CliOutput
         let mut planned = plan.report().clone();
         planned.memories = door.delete_expired_memories(&policy, planned.at_ns, true)?;
         if args.dry_run {
-            return print_report(&planned, false, out);
+            return print_report(&planned, None, out);
         }
         if !out.json {
-            print_report(&planned, false, out)?;
+            print_report(&planned, None, out)?;
             out.flush()?;
         }
     }
@@ -67,14 +67,20 @@ pub(super) fn retain(global: &GlobalArgs, args: &RetainArgs, out: &mut CliOutput
                 let message = format!("the process that serves the store sent an invalid report: {error}");
                 Failure::failed(message, "use the same version of annals for both")
             })?;
-            return if out.json { print_report(&done, true, out) } else { print_summary(&done, true, out) };
+            // A daemon deletes expired keys by itself, all the time.
+            return print_done(&done, ExpiredCounts::default(), out);
         }
     };
     let plan = door.plan_retention(&policy, at_ns)?;
     let mut done = door.retain(plan)?;
     done.memories = door.delete_expired_memories(&policy, done.at_ns, false)?;
+    let expired = door.delete_expired()?;
     door.close()?;
-    if out.json { print_report(&done, true, out) } else { print_summary(&done, true, out) }
+    print_done(&done, expired, out)
+}
+
+fn print_done(done: &RetentionReport, expired: ExpiredCounts, out: &mut CliOutput) -> CliResult<()> {
+    if out.json { print_report(done, Some(expired), out) } else { print_summary(done, Some(expired), out) }
 }
 
 /// Reads the policy that samples runs when they end, if one is named.
@@ -139,11 +145,15 @@ fn invalid_time_failure(text: &str) -> Failure {
     Failure::usage(message, "write 2026-01-31T12:00:00Z, or +8d for eight days from now")
 }
 
-/// Prints what a sweep will drop, or has dropped.
-fn print_report(report: &RetentionReport, done: bool, out: &mut CliOutput) -> CliResult<()> {
+/// Prints what a sweep will drop, or, with `done`, has dropped.
+fn print_report(report: &RetentionReport, done: Option<ExpiredCounts>, out: &mut CliOutput) -> CliResult<()> {
     if out.json {
         let dropped = report.dropped();
-        return out.object(&json!({ "done": done, "dropped": dropped, "report": report }));
+        let mut shown = json!({ "done": done.is_some(), "dropped": dropped, "report": report });
+        if let Some(expired) = done {
+            shown["expired"] = json!(expired);
+        }
+        return out.object(&shown);
     }
     out.line(format_args!("by the time {}", time(report.at_ns)))?;
     let row = |name: &str,
@@ -168,7 +178,11 @@ fn print_report(report: &RetentionReport, done: bool, out: &mut CliOutput) -> Cl
     print_summary(report, done, out)
 }
 
-fn print_summary(report: &RetentionReport, done: bool, out: &mut CliOutput) -> CliResult<()> {
+fn print_summary(
+    report: &RetentionReport,
+    done: Option<ExpiredCounts>,
+    out: &mut CliOutput,
+) -> CliResult<()> {
     let dropped = report.dropped();
     let mut what = format!(
         "{} with {} and {}",
@@ -179,12 +193,14 @@ fn print_summary(report: &RetentionReport, done: bool, out: &mut CliOutput) -> C
     if report.memories > 0 {
         what += &format!(", and {} of memory that have expired", plural_entries(report.memories));
     }
-    if !done {
-        return out.line(format_args!("to be dropped: {what}"));
-    }
+    let Some(expired) = done else { return out.line(format_args!("to be dropped: {what}")) };
     if report.held > 0 {
         let held = plural(report.held, "run");
         out.line(format_args!("{held} stayed, because they were pinned or forked meanwhile"))?;
+    }
+    if expired != ExpiredCounts::default() {
+        let (keys, answers) = (plural(expired.keys, "key"), plural(expired.answers, "cached answer"));
+        out.line(format_args!("deleted: {keys} and {answers} that have expired"))?;
     }
     match dropped.runs > report.held || report.memories > 0 {
         true => {

@@ -507,6 +507,35 @@ fn daemon_forgets_keys_and_names_remaining_holders() {
     bench.run("verify").ok();
 }
 
+/// Keys that had expired stayed in a store that no daemon served again, however often `retain` ran.
+#[test]
+fn retain_deletes_expired_keys_without_a_daemon() {
+    let bench = recorded();
+    let daemon = bench.serve(&[]);
+    let mut client = LineClient::connect(&bench);
+    client.ask("set short gone px 1500");
+    client.ask("set changed stays px 1500");
+    client.ask("set changed stays px 10000000");
+    client.ask("set plain stays");
+    daemon.signal("-TERM");
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
+    let retained = || -> serde_json::Value {
+        let [done] = bench.run("retain --json").json().try_into().unwrap();
+        done["expired"].clone()
+    };
+    let expired = (0..1000).map(|_| retained()).find(|expired| expired["keys"] != 0);
+    assert_eq!(expired.unwrap(), serde_json::json!({ "keys": 1, "answers": 0 }));
+    assert_eq!(retained(), serde_json::json!({ "keys": 0, "answers": 0 }));
+    assert!(bench.run("retain").text().contains("nothing was dropped"));
+    bench.run("compact --now").ok();
+    let store = annals::Store::open(bench.path(".annals")).unwrap();
+    let space = store.namespace("default").unwrap();
+    for (keyspace, left) in [("db0", 2), ("annals.deadlines", 1)] {
+        let keys = space.find_keyspace(keyspace).unwrap().unwrap();
+        assert_eq!(keys.scan(annals::kv::ScanRange::all()).count(), left, "{keyspace}");
+    }
+}
+
 /// A connection that sends lines and reads the reply to each.
 struct LineClient(Box<dyn std::io::Write>, Box<dyn std::io::BufRead>);
 

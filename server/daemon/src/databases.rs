@@ -10,8 +10,9 @@
 //! submits and settles batches ([`Databases::settle`]); writes made meanwhile form the next batch. Batches are
 //! submitted under the lock, so their tickets are settled in the order in which they become durable. Reads ask
 //! `pending` first, then [`ValueCache`], then the store. `turn_batch` has the reads and writes of a turn,
-//! `key_scan` the listing of keys.
+//! `key_scan` the listing of keys, `expired` the deletion of expired keys without a daemon.
 
+mod expired;
 mod key_scan;
 mod turn_batch;
 
@@ -33,6 +34,7 @@ use tokio::sync::oneshot;
 use super::client_loop::{ConnectionSlot, LoopInbox};
 use super::turn::CommandRefusal;
 use super::value_cache::{SharedValues, ValueCache};
+pub use expired::{ExpiredCounts, delete_expired};
 pub(super) use key_scan::KeyScan;
 pub(super) use turn_batch::TurnBatch;
 

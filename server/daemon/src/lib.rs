@@ -72,6 +72,7 @@ pub use access::{
 };
 pub use backups::{BACKUPS_KEPT, KeptBackup, keep_backup};
 pub use config::{ConfiguredToken, LogFormat, ServeConfig, ServeError};
+pub use databases::{ExpiredCounts, delete_expired};
 pub use forgetting::{ForgetTarget, erase_run, forget};
 pub use server::{StartedDaemon, serve};
 pub use share::{
