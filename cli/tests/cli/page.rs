@@ -235,6 +235,23 @@ fn open_web_uses_the_daemon_of_the_store() {
     drop((page, daemon));
 }
 
+/// A program that links the engine holds the store, and listens nowhere.
+#[test]
+fn open_web_follows_the_store_of_a_program() {
+    let bench = bench();
+    let store = Store::open(bench.path(".annals")).unwrap();
+    let page = OpenPage::start(&bench, "open --web");
+    let session = login(&page.link, page.address());
+    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("mine")).unwrap();
+    run.record(Frame::new(Component::Tool, "{}", "1")).unwrap();
+    while !page.ask("GET /v1/runs/mine", &session, "").contains(r#""frames":1"#) {}
+    run.end(Status::Ok).unwrap();
+    while !page.ask("GET /v1/runs/mine", &session, "").contains(r#""status":"ok""#) {}
+    let found = page.ask("GET /v1/search?q=Booked", &session, "");
+    assert!(found.contains(r#"{"hits":[],"is_whole":false,"gaps":[]}"#), "nobody indexes: {found}");
+    store.close().unwrap();
+}
+
 /// A recorder holds the store and serves no page: `open --web` said so, and showed nothing.
 #[test]
 fn open_web_follows_the_store_of_a_recorder() {
