@@ -11,6 +11,7 @@ use annals_server::{ExpiredCounts, ForgetTarget};
 use super::StoreAccess;
 use super::failures::engine_failure;
 use crate::failure::CliResult;
+use crate::output::print_note;
 
 impl StoreAccess {
     /// Returns the time in nanoseconds since 1970-01-01 UTC. Fails if a sweep would not trust the clock.
@@ -42,9 +43,18 @@ impl StoreAccess {
         annals_server::delete_expired_memories(&self.store, policy, at_ns, dry_run).map_err(engine_failure)
     }
 
-    /// Deletes keys of databases and cached answers that are over.
+    /// Deletes keys of databases and cached answers that are over. By a clock that is not trusted it deletes nothing, and
+    /// says so.
     pub(crate) fn delete_expired(&self) -> CliResult<ExpiredCounts> {
-        annals_server::delete_expired(&self.store).map_err(engine_failure)
+        match self.store.believed_now_ns() {
+            Ok(now_ns) => annals_server::delete_expired(&self.store, now_ns).map_err(engine_failure),
+            Err(_) => {
+                print_note(
+                    "keys and cached answers that have expired stay, because the clock is wrong: correct it",
+                );
+                Ok(ExpiredCounts::default())
+            }
+        }
     }
 
     pub(crate) fn pin(&self, run: &str, why: &str) -> CliResult<()> {

@@ -33,8 +33,13 @@ pub(super) fn run(global: &GlobalArgs, args: &OpenArgs, out: &mut CliOutput) -> 
             return show(&format!("{link}{to}"), out);
         }
         Ok(None) => false,
-        // A recorder, or a daemon without --http.
-        Err(_) => true,
+        // A recorder does not know the command; a daemon may have another reason.
+        Err(error) => {
+            if error.kind() == ErrorKind::Unavailable {
+                print_note(format_args!("the daemon gives no link: {error}"));
+            }
+            true
+        }
     };
     match serve_page(global, args, &root, &to, reads_only, out) {
         // Another process took the store meanwhile.

@@ -250,6 +250,10 @@ fn open_web_follows_the_store_of_a_program() {
     let found = page.ask("GET /v1/search?q=Booked", &session, "");
     assert!(found.contains(r#"{"hits":[],"is_whole":false,"gaps":[]}"#), "nobody indexes: {found}");
     store.close().unwrap();
+    // A page that can no longer follow ends: it would show old runs without a word.
+    let mut page = page;
+    bench.write(".annals/CURRENT", "garbage");
+    assert_eq!(page.child.wait().unwrap().code(), Some(3), "damage");
 }
 
 /// A recorder holds the store and serves no page: `open --web` said so, and showed nothing.

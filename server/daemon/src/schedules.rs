@@ -25,6 +25,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 const SWEPT_MAX: usize = 256;
 /// Interval at which a store of another process is read again.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(250);
+/// Times in a row that it may be unreadable.
+const FOLLOW_FAILURES_MAX: u32 = 8;
 /// Number of such sweeps after which namespaces that are not open are swept, too.
 const ROUNDS_OF_CLOSED: u64 = 6;
 /// Interval of sampling: how long a run that is sampled out may remain after its end.
@@ -59,16 +61,18 @@ pub(super) async fn sweep(daemon: Arc<Daemon>) {
     }
 }
 
-/// Follows what another process writes into a store that is only read here.
-pub(super) async fn follow(daemon: Arc<Daemon>) {
-    let mut failed = false;
+/// Follows what another process writes into a store that is only read here. Returns why it no longer can: a reader of
+/// old data would not know.
+pub(super) async fn follow(daemon: Arc<Daemon>) -> annals::Error {
+    let mut failures = 0;
     loop {
         tokio::time::sleep(FOLLOW_INTERVAL).await;
-        let read = tokio::task::block_in_place(|| daemon.store.refresh());
-        if let (Err(why), false) = (&read, failed) {
-            tracing::warn!(%why, "what was added to the store cannot be read");
+        match tokio::task::block_in_place(|| daemon.store.refresh()) {
+            Ok(()) => failures = 0,
+            // The other process may be replacing files.
+            Err(_) if failures < FOLLOW_FAILURES_MAX => failures += 1,
+            Err(why) => return why,
         }
-        failed = read.is_err();
         tokio::task::block_in_place(|| daemon.close_idle_tenants());
     }
 }

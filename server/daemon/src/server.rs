@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use annals::{Durability, Options, Store};
@@ -118,19 +118,33 @@ pub fn serve(
             let _ = daemon.followed.set(root.to_path_buf());
         }
         let owner = daemon.owner()?;
-        let sweeper = match serving.reads_only {
-            true => tokio::spawn(follow(daemon.clone())),
-            false => tokio::spawn(sweep(daemon.clone())),
+        let (follower, sweeper) = match serving.reads_only {
+            true => (Some(tokio::spawn(follow(daemon.clone()))), None),
+            false => (None, Some(tokio::spawn(sweep(daemon.clone())))),
         };
         let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
         let witness = witnesses.map(|schedule| tokio::spawn(keep_witnesses(daemon.clone(), schedule)));
         let backup = backups.map(|schedule| tokio::spawn(keep_backups(daemon.clone(), schedule)));
         // Installed before the sockets exist, so that no signal is missed.
         let reloads = serving.file.is_some() || tls.is_some();
+        let unreadable = Arc::new(Mutex::new(None));
+        let why_ended = unreadable.clone();
         let ended = async move {
-            match reloads {
-                true => terminated().await,
-                false => interrupted().await,
+            let told = async {
+                match reloads {
+                    true => terminated().await,
+                    false => interrupted().await,
+                }
+            };
+            let followed = async {
+                match follower {
+                    Some(follower) => follower.await.ok(),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = told => {}
+                why = followed => *why_ended.lock().unwrap_or_else(PoisonError::into_inner) = why,
             }
         };
         let has_tls = tls.is_some();
@@ -166,7 +180,9 @@ pub fn serve(
         if let Some(http) = &shared.http {
             http.finish().await;
         }
-        sweeper.abort();
+        if let Some(sweeper) = sweeper {
+            sweeper.abort();
+        }
         for task in [retainer, witness, backup, reloader].into_iter().flatten() {
             task.abort();
             // A sweep that is dropping runs now, and a witness or backup that is being written, are waited
@@ -177,7 +193,8 @@ pub fn serve(
         // Runs of remaining recorders are abandoned while the store is open; dropping this joins their
         // threads.
         tokio::task::block_in_place(|| drop(shared));
-        Ok::<(), ServeError>(())
+        let why = unreadable.lock().unwrap_or_else(PoisonError::into_inner).take();
+        why.map_or(Ok(()), |why| Err(ServeError::Store(why)))
     });
     drop(runtime);
     listened?;

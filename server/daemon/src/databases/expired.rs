@@ -20,16 +20,13 @@ pub struct ExpiredCounts {
 }
 
 /// Deletes the keys of databases and the cached answers that are over, in all namespaces of a store that this process
-/// holds and does not serve: a daemon deletes its own, beside pending writes. Deletes nothing by a clock that is not
-/// trusted.
+/// holds and does not serve: a daemon deletes its own, beside pending writes. `now_ns` is [`Store::believed_now_ns`].
 ///
 /// # Errors
 /// `Damaged`, `Unavailable`, `Poisoned`; `Invalid` in a store open for reading.
-pub fn delete_expired(store: &Store) -> annals::Result<ExpiredCounts> {
+pub fn delete_expired(store: &Store, now_ns: u64) -> annals::Result<ExpiredCounts> {
     store.check_writer()?;
-    let mut deleted = ExpiredCounts::default();
-    let Ok(now_ns) = store.believed_now_ns() else { return Ok(deleted) };
-    let now_ms = now_ns / 1_000_000;
+    let (mut deleted, now_ms) = (ExpiredCounts::default(), now_ns / 1_000_000);
     for name in store.namespaces()? {
         let space = store.namespace(&name)?;
         if space.has_due(DeadlineKind::Key, now_ms)? {
