@@ -219,18 +219,14 @@ fn interpreter(line: &[u8]) -> Option<OsString> {
 mod tests {
     use super::*;
 
+    /// Each in a directory of its own: tests that shared one removed it while another wrote its file.
     #[expect(clippy::disallowed_methods, reason = "files that a user would have")]
     fn chain_of(bytes: &[u8]) -> ExecChain {
-        let directory = std::env::temp_dir().join(format!("annals-reach-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let path = directory.join(format!("program-{}", blake3::hash(bytes)));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("program");
         std::fs::write(&path, bytes).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let program = Program { argv: vec![path.into_os_string()], directory: None, environment: Vec::new() };
-        let found = chain(&program);
-        std::fs::remove_file(&program.argv[0]).unwrap();
-        let _ = std::fs::remove_dir(directory);
-        found
+        chain(&Program { argv: vec![path.into_os_string()], directory: None, environment: Vec::new() })
     }
 
     fn beyond_of(bytes: &[u8]) -> Option<CoverageObstacle> {
