@@ -112,7 +112,7 @@ pub(super) fn visible_commits(commits: &[DrivenCommit], at: usize) -> std::ops::
     acknowledged..issued + 1
 }
 
-fn crash_kinds(in_doubt: usize, choices: CrashChoices, rng: &mut SeededRng) -> Vec<Crash> {
+pub(super) fn crash_kinds(in_doubt: usize, choices: CrashChoices, rng: &mut SeededRng) -> Vec<Crash> {
     if in_doubt == 0 {
         return vec![Crash::Everything];
     }

@@ -4,6 +4,7 @@
 //! crash keeps, and [`oracle`] checks it. `ANNALS_CRASH_STATES` is the number of states, `ANNALS_SEED` the
 //! seed.
 
+mod deadlines;
 mod drive;
 mod exhaustive;
 mod explore;
