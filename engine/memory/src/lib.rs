@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 pub use definition::Definition;
 pub use embedder::Embedder;
 pub use entry::MemoryEntry;
-pub use frame_texts::{FrameGaps, FrameText, FrameTextHit, FrameTexts, RunMark, text_share};
+pub use frame_texts::{FrameGaps, FrameText, FrameTextBatch, FrameTextHit, FrameTexts, RunMark, text_share};
 pub use identity::Identity;
 pub use projection::{Projection, render};
 pub use prompt_text::prompt_text;
@@ -92,8 +92,6 @@ const FEEDBACK: &str = ".feedback";
 #[derive(Debug, Clone)]
 pub struct Memory {
     space: Namespace,
-    /// The name of the keyspace of entries.
-    name: &'static str,
     entries: Keyspace,
     /// Word cards of the entries that use the built-in embedder.
     words: Keyspace,
@@ -236,15 +234,9 @@ impl Memory {
     /// # Errors
     /// `Unavailable`, `Poisoned`.
     pub fn open(space: &Namespace) -> Result<Self> {
-        Self::open_named(space, ENTRIES)
-    }
-
-    /// The entries of the keyspace `name`, with what is kept beside them.
-    fn open_named(space: &Namespace, name: &'static str) -> Result<Self> {
-        let keyspace = |end: &str| space.keyspace(&format!("{name}{end}"), History::Latest);
+        let keyspace = |end: &str| space.keyspace(&format!("{ENTRIES}{end}"), History::Latest);
         Ok(Self {
             space: space.clone(),
-            name,
             entries: keyspace("")?,
             words: keyspace(WORD_CARDS)?,
             looks: keyspace(ACCESS_STATS)?,
@@ -252,19 +244,19 @@ impl Memory {
             signatures: keyspace(".signatures")?,
             recalled: keyspace(".recalled")?,
             on_disk: false,
-            postings: Self::open_postings(space, name)?,
+            postings: Self::open_postings(space)?,
             index_cache: Arc::default(),
             tail_max: postings::TAIL_MAX,
         })
     }
 
     /// The keyspaces of the index. A store that is open for reading may be older than they are.
-    fn open_postings(space: &Namespace, name: &str) -> Result<Option<PostingSpaces>> {
+    fn open_postings(space: &Namespace) -> Result<Option<PostingSpaces>> {
         let mut found = [None, None, None, None];
         for (found, end) in
             found.iter_mut().zip([postings::NUMBERS, postings::REMOVED, postings::POSTINGS, postings::PARTS])
         {
-            *found = match space.keyspace(&format!("{name}{WORD_CARDS}{end}"), History::Latest) {
+            *found = match space.keyspace(&format!("{ENTRIES}{WORD_CARDS}{end}"), History::Latest) {
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
                 opened => Some(opened?),
             };

@@ -188,7 +188,7 @@ impl Memory {
             }
         }
         batch.delete(&self.looks, key);
-        if let Some(ms) = entry.deadline_ms().filter(|_| self.name == ENTRIES) {
+        if let Some(ms) = entry.deadline_ms() {
             self.space.deadlines()?.add(batch, DeadlineKind::Memory, ms, key);
         }
         match card {

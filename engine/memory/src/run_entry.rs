@@ -28,7 +28,7 @@ impl Memory {
             checked.into_iter().map(|checked| (checked.entry, checked.card)).unzip();
         let name = identity.checked_name()?;
         let keys: Vec<Vec<u8>> = entries.iter().map(|entry| entry_key(&name, &entry.id)).collect();
-        let keyspaces = ["", WORD_CARDS, ACCESS_STATS, FEEDBACK].map(|end| format!("{}{end}", self.name));
+        let keyspaces = ["", WORD_CARDS, ACCESS_STATS, FEEDBACK].map(|end| format!("{ENTRIES}{end}"));
         let belongings: Vec<RunBelonging<'_>> = keys
             .iter()
             .flat_map(|key| {

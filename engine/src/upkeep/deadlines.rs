@@ -95,9 +95,7 @@ impl Namespace {
     pub fn find_deadlines(&self) -> Result<Option<DeadlineIndex>> {
         Ok(self.find_keyspace(KEYSPACE)?.map(|keyspace| DeadlineIndex { keyspace }))
     }
-}
 
-impl Namespace {
     /// Whether a sweep of a kind at `now_ms`, milliseconds since 1970-01-01 UTC, has something to do.
     ///
     /// # Errors
@@ -114,7 +112,7 @@ impl Namespace {
     /// `deadline_of` reads them from the values of the kind's keyspace.
     ///
     /// # Errors
-    /// Those of `deadline_of`; `Damaged`, `Unavailable`, `Poisoned`.
+    /// Those of `deadline_of`; `Invalid` in a store that is open for reading; `Damaged`, `Unavailable`, `Poisoned`.
     pub fn complete_deadlines(
         &self,
         kind: DeadlineKind,

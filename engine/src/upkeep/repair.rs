@@ -49,18 +49,19 @@ use annals_store::kv::keyspace::{History, Keyspace, KvBatch, ScanRange};
 /// The keyspace that lists the parts of the index of memories (`annals_memory`).
 const MEMORY_INDEX_LISTS: &str = "annals.memory.words.parts";
 
-/// The beginning of the names of the keyspaces that index the texts of frames (`annals_memory`).
-const SEARCH_INDEX: &str = "annals.search";
-/// Ends of those names.
-const SEARCH_INDEX_PARTS: [&str; 8] = [
-    "",
-    ".words",
-    ".words.numbers",
-    ".words.removed",
-    ".words.postings",
-    ".words.parts",
-    ".waiting",
-    ".gaps",
+/// The keyspaces of the index of the texts of frames (`annals_memory`), and those of its form before.
+const SEARCH_INDEX: [&str; 11] = [
+    "annals.search.waiting",
+    "annals.search.gaps",
+    "annals.search.runs",
+    "annals.search.runs.removed",
+    "annals.search.parts",
+    "annals.search",
+    "annals.search.words",
+    "annals.search.words.numbers",
+    "annals.search.words.removed",
+    "annals.search.words.postings",
+    "annals.search.words.parts",
 ];
 
 /// The tag of a run that lost parts.
@@ -374,8 +375,8 @@ impl Repair {
                 }
             }
             // That of frames names runs by their old numbers. The next search makes it again.
-            for end in SEARCH_INDEX_PARTS {
-                let Some(keyspace) = new.find_keyspace(&format!("{SEARCH_INDEX}{end}"))? else { continue };
+            for name in SEARCH_INDEX {
+                let Some(keyspace) = new.find_keyspace(name)? else { continue };
                 for key in keyspace.scan(ScanRange::all()).keys() {
                     keyspace.delete(&key?)?;
                 }

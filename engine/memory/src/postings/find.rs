@@ -13,11 +13,13 @@ use annals_store::sync::{Mutex, rank};
 use super::super::words::{BulkScores, CardRead, QuestionLists, QuestionTerms, TermRarity};
 use super::super::{Identity, Memory, MemoryQuery};
 use super::bitmap::{Bitmap, read_ordinals};
-use super::maintain::{missing_bucket, tail_range};
+use super::maintain::tail_range;
 use super::meta::{PartInfo, PartList};
 use super::part::{
-    TABLE_BLOCK, Table, Term, bucket_key, for_each_posting, identity_hash, read_table_block, table_key,
+    PartRow, TABLE_BLOCK, Table, TableRow, Term, bucket_key, for_each_posting, identity_hash,
+    read_table_block, table_key,
 };
+use super::write::missing_bucket;
 use super::{Partition, card_number, number_of_key, partition_of};
 
 /// Maximum number of cards and tables kept for the next recall.
@@ -49,12 +51,12 @@ struct AskedPart {
     lists: QuestionLists,
 }
 
-pub(super) fn damaged(error: &CodecError) -> Error {
+pub(in super::super) fn damaged(error: &CodecError) -> Error {
     Error::new(ErrorKind::Damaged, error.to_string())
 }
 
 /// Reads the value of a key of the index.
-type GetFn<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>>;
+pub(in super::super) type GetFn<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>>;
 
 /// Number, key and card of an entry that no part of the index holds yet.
 type TailEntry = (u64, Vec<u8>, Arc<Vec<u8>>);
@@ -64,17 +66,58 @@ pub(super) fn has_number(card: &[u8], partition: &Partition, number: u64) -> boo
     card.last_chunk() == Some(&card_number(partition, number))
 }
 
-/// Reads the table of a part.
-pub(super) fn read_table(get: GetFn<'_>, partition: &Partition, part: &PartInfo) -> Result<Table> {
+/// Reads the rows of a part's table.
+pub(in super::super) fn read_rows<R: PartRow>(
+    get: GetFn<'_>,
+    partition: &Partition,
+    part: &PartInfo,
+) -> Result<Vec<R>> {
     let mut rows = Vec::with_capacity(part.count as usize);
     for block in 0..part.count.div_ceil(TABLE_BLOCK) {
         let bytes = get(&table_key(partition, part.id, block))?.ok_or_else(|| damaged(&missing_bucket()))?;
         read_table_block(&bytes, &mut rows).map_err(|error| damaged(&error))?;
     }
-    if rows.len() != part.count as usize || !rows.is_sorted_by(|a, b| a.number < b.number) {
+    if rows.len() != part.count as usize {
         return Err(damaged(&CodecError::Header(format!("the table of {part:?} has {} rows", rows.len()))));
     }
+    Ok(rows)
+}
+
+/// Reads the table of a part of memories.
+pub(super) fn read_table(get: GetFn<'_>, partition: &Partition, part: &PartInfo) -> Result<Table> {
+    let rows: Vec<TableRow> = read_rows(get, partition, part)?;
+    if !rows.is_sorted_by(|a, b| a.number < b.number) {
+        return Err(damaged(&CodecError::Header(format!("the table of {part:?} is out of order"))));
+    }
     Ok(Table::new(rows))
+}
+
+/// Reads a question's postings in a part.
+pub(in super::super) fn read_lists(
+    get: GetFn<'_>,
+    partition: &Partition,
+    part: &PartInfo,
+    asked: &QuestionTerms,
+    living: Bitmap,
+) -> Result<QuestionLists> {
+    let count = part.count as usize;
+    let mut by_bucket: BTreeMap<u32, BTreeSet<Term>> = BTreeMap::new();
+    asked.for_each_posting(&mut |term| {
+        by_bucket.entry(term.bucket(part.buckets)).or_default().insert(term);
+    });
+    let mut lists: HashMap<Term, Bitmap> = HashMap::new();
+    for (bucket, terms) in by_bucket {
+        let bytes = get(&bucket_key(partition, part.id, bucket))?;
+        let bytes = bytes.ok_or_else(|| damaged(&missing_bucket()))?;
+        let read = for_each_posting(&bytes, &mut |term, list| {
+            if terms.contains(&term) {
+                lists.insert(term, read_ordinals(list, count)?);
+            }
+            Ok(())
+        });
+        read.map_err(|error| damaged(&error))?;
+    }
+    Ok(QuestionLists::new(asked, living, count, &|term| lists.get(&term)))
 }
 
 impl Memory {
@@ -194,25 +237,9 @@ impl Memory {
                 table
             }
         };
-        let count = table.rows.len();
         let living = table.living(removed, now_ms);
-        let mut by_bucket: BTreeMap<u32, BTreeSet<Term>> = BTreeMap::new();
-        asked.for_each_posting(&mut |term| {
-            by_bucket.entry(term.bucket(part.buckets)).or_default().insert(term);
-        });
-        let mut lists: HashMap<Term, Bitmap> = HashMap::new();
-        for (bucket, terms) in by_bucket {
-            let bytes = view.get(&spaces.postings, &bucket_key(partition, part.id, bucket))?;
-            let bytes = bytes.ok_or_else(|| damaged(&missing_bucket()))?;
-            let read = for_each_posting(&bytes, &mut |term, list| {
-                if terms.contains(&term) {
-                    lists.insert(term, read_ordinals(list, count)?);
-                }
-                Ok(())
-            });
-            read.map_err(|error| damaged(&error))?;
-        }
-        let lists = QuestionLists::new(asked, living.clone(), count, &|term| lists.get(&term));
+        let get = &mut |key: &[u8]| view.get(&spaces.postings, key);
+        let lists = read_lists(get, partition, part, asked, living.clone())?;
         Ok(AskedPart { table, living, lists })
     }
 

@@ -4,34 +4,24 @@ use std::any::Any;
 use std::collections::{HashMap, HashSet};
 
 use annals::kv::ScanRange;
-use annals::{Durability, Error, ErrorKind, KvBatch, Result};
-use annals_store::codec::CodecError;
+use annals::{Error, ErrorKind, KvBatch, Result};
 use annals_store::ids::NamespaceId;
 use annals_store::sync::MutexGuard;
 
 use super::super::words::{Card, CardRead, numbered};
 use super::super::{Memory, PostingSpaces, RacePoint, reach};
 use super::find::{damaged, has_number, read_table};
-use super::merge::{FreshPostings, OldBuckets, merged_buckets};
 use super::meta::{PartInfo, PartList};
-use super::part::{
-    ENTRIES_MAX, TABLE_BLOCK, TableRow, Term, bucket_count, bucket_key, for_each_term, identity_hash,
-    part_prefix, table_block_bytes, table_key,
-};
+use super::part::{ENTRIES_MAX, TableRow, Term, for_each_term, identity_hash};
+use super::write::{NewPart, commit_index, delete_all, delete_parts, merged_from, write_part};
 use super::{Partition, PartitionPlace, card_number, number_of_key, partition_of};
 
 /// The tail is made a part at this length.
 pub(in super::super) const TAIL_MAX: u64 = 512;
-/// A part is merged with the newer ones if it has less than this many times their entries.
-const MERGE_FACTOR: u64 = 2;
-/// Bytes of postings in one commit of a merge.
-const COMMIT_BYTES: usize = 1 << 20;
 /// Cards in one commit of a rebuild.
 const REBUILT_AT_ONCE: usize = 512;
 /// Keys of queued and unpublished batches that are remembered at most.
 const QUEUED_KEYS_MAX: usize = 4096;
-/// Assumed bytes of one posting of the tail.
-const POSTING_BYTES: usize = 6;
 /// A part is written again without its removed entries if they are more than this share of it.
 const REMOVED_SHARE: u64 = 4;
 
@@ -255,9 +245,9 @@ impl Memory {
         let used = self.used_numbers(changing, spaces, partition)?;
         let mut batch = self.space.batch();
         batch.delete(&spaces.parts, partition);
-        self.commit_index(batch)?;
+        commit_index(batch)?;
         for keyspace in [&spaces.numbers, &spaces.removed, &spaces.postings] {
-            self.delete_all(keyspace, partition)?;
+            delete_all(&self.space, keyspace, partition)?;
         }
         let mut number = used.card;
         let mut keys = self.words.scan(ScanRange::prefix(tenant.as_bytes())).keys();
@@ -276,7 +266,7 @@ impl Memory {
         let mut batch = self.space.batch();
         // The list comes last: after a crash before it, the next write begins again.
         batch.put(&spaces.parts, partition, list.bytes());
-        self.commit_index(batch)?;
+        commit_index(batch)?;
         Ok(list)
     }
 
@@ -302,7 +292,7 @@ impl Memory {
         if numbers.is_empty() {
             return Ok(());
         }
-        self.commit_index(batch)?;
+        commit_index(batch)?;
         // Replacing a run takes no lock: cards of a run that was replaced meanwhile are deleted here.
         let mut batch = self.space.batch();
         let mut is_any_gone = false;
@@ -313,7 +303,7 @@ impl Memory {
                 batch.delete(&spaces.numbers, &card);
             }
         }
-        if is_any_gone { self.commit_index(batch) } else { Ok(()) }
+        if is_any_gone { commit_index(batch) } else { Ok(()) }
     }
 
     /// Forgets a damaged index: the next write of its tenant rebuilds it.
@@ -324,7 +314,7 @@ impl Memory {
         changing.state()?.discard(self.place(&partition));
         let mut batch = self.space.batch();
         batch.delete(&spaces.parts, &partition);
-        self.commit_index(batch)
+        commit_index(batch)
     }
 
     /// Makes parts of the tail if it is long, after a batch of entries of this key's tenant is committed. An
@@ -367,15 +357,7 @@ impl Memory {
             reach(RacePoint::TailRead);
             let (tail_len, tail_from) = (tail.len() as u64, list.tail_from);
             if tail_len >= self.tail_max {
-                let mut merged = tail.len();
-                let mut first = list.parts.len();
-                while let Some(part) = first.checked_sub(1).and_then(|at| list.parts.get(at)) {
-                    let count = part.count as usize;
-                    if u64::from(part.count) >= MERGE_FACTOR * merged as u64 || merged + count > ENTRIES_MAX {
-                        break;
-                    }
-                    (merged, first) = (merged + count, first - 1);
-                }
+                let first = merged_from(&list, tail.len());
                 let old = list.parts.split_off(first);
                 self.write_part((spaces, partition), &mut list, first, &old, &tail, &removed)?;
             } else if !self.drop_removed(spaces, partition, &mut list, &removed)? {
@@ -462,8 +444,6 @@ impl Memory {
             }
             moved.push(ordinals);
         }
-        let buckets_of_old = old.iter().map(|part| part.buckets).min();
-        let old_bytes: u64 = old.iter().map(|part| part.bytes).sum();
         let mut fresh: Vec<(Term, u16)> = Vec::new();
         for card in tail {
             let read = CardRead::parse(&card.bytes).map_err(|error| damaged(&error))?;
@@ -477,51 +457,11 @@ impl Memory {
             range = Some((range.map_or(card.number, |(first, _)| first), card.number));
             for_each_term(&read, &mut |term| fresh.push((term, ordinal)));
         }
-        let (count, tail_bytes) = (rows.len(), fresh.len() * POSTING_BYTES);
-        let expected = usize::try_from(old_bytes).unwrap_or(usize::MAX).saturating_add(tail_bytes);
-        let buckets = bucket_count(expected);
-        let ranges = buckets_of_old.map_or(1, |old| old.min(buckets));
-        let fresh = FreshPostings::new(&fresh, buckets);
-        let id = list.next_id;
-        list.next_id = id.checked_add(1).ok_or_else(|| Error::bug("the numbers of parts are used up"))?;
-        let (mut batch, mut in_batch, mut bytes_written) = (self.space.batch(), 0, 0u64);
-        for number in 0..ranges {
-            let mut read: Vec<OldBuckets<'_>> = Vec::with_capacity(old.len());
-            for (part, ordinals) in old.iter().zip(&moved) {
-                let each = part.buckets / ranges;
-                let buckets = (number * each..(number + 1) * each).map(|bucket| {
-                    let bytes = spaces.postings.get(&bucket_key(partition, part.id, bucket))?;
-                    bytes.ok_or_else(|| damaged(&missing_bucket()))
-                });
-                read.push(OldBuckets { buckets: buckets.collect::<Result<_>>()?, ordinals });
-            }
-            let each = buckets / ranges;
-            let ends = (number * each, (number + 1) * each);
-            let merged =
-                merged_buckets(&read, &fresh, ends, buckets, count).map_err(|error| damaged(&error))?;
-            for (bucket, bytes) in (ends.0..).zip(merged) {
-                in_batch += bytes.len() + 64;
-                bytes_written += bytes.len() as u64;
-                batch.put(&spaces.postings, &bucket_key(partition, id, bucket), bytes);
-                if in_batch > COMMIT_BYTES {
-                    in_batch = 0;
-                    self.commit_index(std::mem::replace(&mut batch, self.space.batch()))?;
-                }
-            }
-        }
-        for (block, rows) in (0u32..).zip(rows.chunks(TABLE_BLOCK as usize)) {
-            batch.put(&spaces.postings, &table_key(partition, id, block), table_block_bytes(rows));
-        }
         if let Some(last) = tail.last() {
             list.tail_from = last.number + 1;
         }
-        if count > 0 {
-            let count = u32::try_from(count).unwrap_or(u32::MAX);
-            list.parts.insert(at, PartInfo { id, count, buckets, bytes: bytes_written });
-        } else {
-            self.delete_all(&spaces.postings, &part_prefix(partition, id))?;
-            batch = self.space.batch();
-        }
+        let part = NewPart { old, moved: &moved, rows: &rows, fresh: &fresh };
+        let mut batch = write_part((&self.space, &spaces.postings, partition), list, at, &part)?;
         batch.put(&spaces.parts, partition, list.bytes());
         for &number in removed {
             // Also of cards that were deleted before they came into a part.
@@ -529,23 +469,8 @@ impl Memory {
                 batch.delete(&spaces.removed, &card_number(partition, number));
             }
         }
-        self.commit_index(batch)?;
-        old.iter().try_for_each(|part| self.delete_all(&spaces.postings, &part_prefix(partition, part.id)))
-    }
-
-    fn delete_all(&self, keyspace: &annals::Keyspace, prefix: &[u8]) -> Result<()> {
-        let mut batch = self.space.batch();
-        let mut count = 0usize;
-        for key in keyspace.scan(ScanRange::prefix(prefix)).keys() {
-            batch.delete(keyspace, &key?);
-            count += 1;
-        }
-        if count == 0 { Ok(()) } else { self.commit_index(batch) }
-    }
-
-    /// Commits what the index alone needs: it can be made again, so it need not be on disk at once.
-    fn commit_index(&self, batch: KvBatch) -> Result<()> {
-        batch.submit_with(Durability::Process)?.wait().map(drop)
+        commit_index(batch)?;
+        delete_parts((&self.space, &spaces.postings, partition), old)
     }
 }
 
@@ -554,10 +479,6 @@ struct TailCard {
     number: u64,
     key: Vec<u8>,
     bytes: Vec<u8>,
-}
-
-pub(super) fn missing_bucket() -> CodecError {
-    CodecError::Header("a bucket of postings of memories is missing".to_owned())
 }
 
 /// The keys of the tail's numbers.

@@ -11,9 +11,9 @@ const PARTS_MAX: u64 = 1 << 20;
 pub(in super::super) struct PartInfo {
     pub(super) id: u32,
     /// Number of entries.
-    pub(super) count: u32,
+    pub(in super::super) count: u32,
     /// Number of buckets: a power of two.
-    pub(super) buckets: u32,
+    pub(in super::super) buckets: u32,
     /// Bytes of its postings, by which the next part's buckets are planned.
     pub(super) bytes: u64,
 }
@@ -24,12 +24,12 @@ pub(in super::super) struct PartList {
     /// Numbers from this one on are in the tail.
     pub(super) tail_from: u64,
     pub(super) next_id: u32,
-    /// By ascending numbers of their entries.
-    pub(super) parts: Vec<PartInfo>,
+    /// The oldest first.
+    pub(in super::super) parts: Vec<PartInfo>,
 }
 
 impl PartList {
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(in super::super) fn bytes(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         put_varint(&mut out, self.tail_from);
         put_varint(&mut out, u64::from(self.next_id));
@@ -43,7 +43,7 @@ impl PartList {
         out
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, CodecError> {
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut reader = ByteReader::new(bytes, "the index of memories");
         let version = reader.u8()?;
         if version != VERSION {

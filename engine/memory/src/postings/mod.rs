@@ -1,4 +1,6 @@
-//! The inverted index of the word cards: which entries of a tenant hold a word, an n-gram or an identifier.
+//! Inverted indexes: of the word cards of memories, and of the texts of frames (`frame_texts`), which has parts only.
+//!
+//! The index of the word cards: which entries of a tenant hold a word, an n-gram or an identifier.
 //! docs/format.md, section 20, has the layout.
 //!
 //! Each card gets a number, counted up in its *partition* (a tenant of a namespace). The newest cards are the
@@ -21,12 +23,15 @@ mod maintain;
 mod merge;
 mod meta;
 mod part;
+mod write;
 
 pub(super) use bitmap::Bitmap;
-pub(super) use part::Term;
+pub(super) use part::{ENTRIES_MAX, PartRow, Term, for_each_term};
 
-pub(super) use find::{IndexCache, IndexFinding};
+pub(super) use find::{IndexCache, IndexFinding, damaged, read_lists, read_rows};
 pub(super) use maintain::{Numbering, TAIL_MAX, is_damage};
+pub(super) use meta::{PartInfo, PartList};
+pub(super) use write::{NewPart, PartPlace, commit_index, delete_parts, merged_from, write_part};
 
 /// Ends of the names of the keyspaces of the index; the names begin with that of the keyspace of cards.
 ///

@@ -7,7 +7,7 @@ use super::bitmap::Bitmap;
 
 /// Maximum number of entries of a part: their bits take 3 KiB, so that a bucket is seldom longer than a value that
 /// stands in its record.
-pub(super) const ENTRIES_MAX: usize = 24 << 10;
+pub(in super::super) const ENTRIES_MAX: usize = 24 << 10;
 /// The usual size of a bucket in bytes.
 const BUCKET_BYTES: usize = 2 << 10;
 const BUCKETS_MAX: u32 = 1 << 16;
@@ -75,7 +75,7 @@ pub(super) fn part_prefix(partition: &[u8; 16], part: u32) -> Vec<u8> {
 }
 
 /// Calls `each` with every term of a card.
-pub(super) fn for_each_term(card: &CardRead<'_>, each: &mut dyn FnMut(Term)) {
+pub(in super::super) fn for_each_term(card: &CardRead<'_>, each: &mut dyn FnMut(Term)) {
     card.main_words().for_each(|word| each(Term::Main(word)));
     card.other_words().for_each(|word| each(Term::Other(word)));
     card.all_grams().for_each(|gram| each(Term::Gram(gram)));
@@ -121,29 +121,48 @@ pub(super) fn identity_hash(name: &str) -> u64 {
     blake3::hash(name.as_bytes()).as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-pub(super) fn table_block_bytes(rows: &[TableRow]) -> Vec<u8> {
-    let (mut out, mut next) = (Vec::new(), 0);
-    for row in rows {
-        put_varint(&mut out, row.number.wrapping_sub(next));
-        next = row.number.wrapping_add(1);
-        out.extend(row.identity.to_le_bytes());
-        out.push(row.tier << 1 | u8::from(row.ttl_ms.is_some()));
-        if let Some(ttl) = row.ttl_ms {
-            put_signed(&mut out, ttl);
+/// An entry's row in a part's table.
+pub(in super::super) trait PartRow: Copy {
+    /// Appends the row. `before` is the row before it in its block.
+    fn put(&self, before: Option<&Self>, out: &mut Vec<u8>);
+    /// Reads a row that [`PartRow::put`] wrote.
+    fn read(before: Option<&Self>, reader: &mut ByteReader<'_>) -> Result<Self, CodecError>;
+}
+
+impl PartRow for TableRow {
+    fn put(&self, before: Option<&Self>, out: &mut Vec<u8>) {
+        put_varint(out, self.number.wrapping_sub(before.map_or(0, |row| row.number.wrapping_add(1))));
+        out.extend(self.identity.to_le_bytes());
+        out.push(self.tier << 1 | u8::from(self.ttl_ms.is_some()));
+        if let Some(ttl) = self.ttl_ms {
+            put_signed(out, ttl);
         }
+    }
+
+    fn read(before: Option<&Self>, reader: &mut ByteReader<'_>) -> Result<Self, CodecError> {
+        let number = before.map_or(0, |row| row.number.wrapping_add(1)).wrapping_add(reader.varint()?);
+        let (identity, flags) = (reader.u64()?, reader.u8()?);
+        let ttl_ms = if flags & 1 == 1 { Some(reader.signed()?) } else { None };
+        Ok(Self { number, identity, tier: flags >> 1, ttl_ms })
+    }
+}
+
+pub(super) fn table_block_bytes<R: PartRow>(rows: &[R]) -> Vec<u8> {
+    let (mut out, mut before) = (Vec::new(), None);
+    for row in rows {
+        row.put(before, &mut out);
+        before = Some(row);
     }
     out
 }
 
-pub(super) fn read_table_block(bytes: &[u8], rows: &mut Vec<TableRow>) -> Result<(), CodecError> {
-    let mut reader = ByteReader::new(bytes, "the table of memories");
-    let mut next = 0u64;
+pub(super) fn read_table_block<R: PartRow>(bytes: &[u8], rows: &mut Vec<R>) -> Result<(), CodecError> {
+    let mut reader = ByteReader::new(bytes, "the table of an index of words");
+    let mut before = None;
     while !reader.is_empty() {
-        let number = next.wrapping_add(reader.varint()?);
-        next = number.wrapping_add(1);
-        let (identity, flags) = (reader.u64()?, reader.u8()?);
-        let ttl_ms = if flags & 1 == 1 { Some(reader.signed()?) } else { None };
-        rows.push(TableRow { number, identity, tier: flags >> 1, ttl_ms });
+        let row = R::read(before.as_ref(), &mut reader)?;
+        rows.push(row);
+        before = Some(row);
     }
     Ok(())
 }
@@ -213,7 +232,7 @@ mod tests {
     fn table_round_trips_and_knows_the_living() {
         let row = |number, ttl_ms| TableRow { number, identity: number ^ 77, tier: 2, ttl_ms };
         let rows = vec![row(5, None), row(6, Some(-3)), row(900, Some(50)), row(u64::MAX, None)];
-        let mut back = Vec::new();
+        let mut back: Vec<TableRow> = Vec::new();
         read_table_block(&table_block_bytes(&rows[..3]), &mut back).unwrap();
         read_table_block(&table_block_bytes(&rows[3..]), &mut back).unwrap();
         assert_eq!(back, rows);

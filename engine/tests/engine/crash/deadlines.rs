@@ -260,7 +260,8 @@ fn index_of_deadlines_agrees_with_the_keys_after_a_crash() {
     while tally.states < states {
         let mut rng = SeededRng(seed.wrapping_mul(1_000_003) ^ tally.workloads);
         let room = if rng.below(2) == 0 { IndexRoom::Tiny } else { IndexRoom::Ample };
-        let older = [0, 3, 40, OLDER][rng.below(if tally.workloads.is_multiple_of(8) { 4 } else { 3 })];
+        let copies_long = tally.workloads % 8 == 1;
+        let older = if copies_long { OLDER } else { [0, 3, 40][rng.below(3)] };
         let io = SimIo::new(rng.next());
         let first = KeysFrom { issued: 0, acknowledged: 0, owners: Owners::new() };
         let mut workload = DeadlineWorkload {
@@ -279,8 +280,11 @@ fn index_of_deadlines_agrees_with_the_keys_after_a_crash() {
         let history = io.history();
         let marks = borders(&history);
         let mut walk = history.walk();
-        let points = 12;
-        let from = rng.below(history.ops().len());
+        // A long copying is crashed from its beginning on.
+        let (from, points) = match copies_long {
+            true => (workload.commits[1].acknowledged, 24),
+            false => (rng.below(history.ops().len()), 12),
+        };
         loop {
             let at = walk.at();
             if (from..from + points).contains(&at) {

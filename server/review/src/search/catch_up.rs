@@ -2,7 +2,7 @@
 
 use annals::runs::{RunFilter, RunOrder};
 use annals::{ErrorKind, Namespace, RunReader, RunUid, Status};
-use annals_memory::{FrameGaps, FrameText, FrameTexts, RunMark};
+use annals_memory::{FrameGaps, FrameText, FrameTextBatch, FrameTexts, RunMark};
 
 use super::texts::{SeenTexts, new_texts};
 
@@ -10,7 +10,7 @@ use super::texts::{SeenTexts, new_texts};
 const BYTES_MAX: u64 = 48 << 20;
 /// Runs of which one call reads the records.
 const RUNS_MAX: usize = 2000;
-/// Frames and bytes of texts in one commit.
+/// Frames and bytes of texts that are added to the batch at once.
 const FRAMES_AT_ONCE: usize = 64;
 const TEXT_BYTES_AT_ONCE: usize = 1 << 20;
 
@@ -29,30 +29,13 @@ pub struct CatchUp {
 /// # Errors
 /// `Unavailable`, `Poisoned`; `Damaged` for a run whose record cannot be read. Damaged frames are noted as gaps.
 pub fn catch_up(space: &Namespace, index: &FrameTexts) -> annals::Result<CatchUp> {
-    let mut work = Work { space, index, bytes: 0, done: CatchUp::default() };
-    for (run, mark) in index.waiting()? {
-        if work.bytes >= BYTES_MAX {
-            return Ok(work.done);
-        }
-        work.look_again(run, mark)?;
-    }
-    let (mut after, mut looked) = (index.low_mark()?, 0);
-    loop {
-        let page = space.page_runs(&RunFilter::default(), RunOrder::OldestFirst, after, 256)?;
-        for run in &page.runs {
-            if work.bytes >= BYTES_MAX || looked >= RUNS_MAX {
-                return Ok(work.done);
-            }
-            looked += 1;
-            work.index_run(run, RunMark { next: 1, parent: None })?;
-            index.set_low_mark(run.info().uid)?;
-        }
-        match page.next {
-            Some(next) => after = Some(next),
-            None => break,
-        }
-    }
-    work.done.is_whole = work.bytes < BYTES_MAX;
+    index.tend()?;
+    let batch = FrameTextBatch::default();
+    let mut work = Work { space, index, batch, bytes: 0, done: CatchUp::default() };
+    let added = work.add_runs();
+    // Also after an error: what stands before it is indexed.
+    index.commit(work.batch)?;
+    work.done.is_whole = added?;
     Ok(work.done)
 }
 
@@ -88,11 +71,38 @@ pub fn is_caught_up(space: &Namespace, index: &FrameTexts) -> annals::Result<boo
 struct Work<'a> {
     space: &'a Namespace,
     index: &'a FrameTexts,
+    batch: FrameTextBatch,
     bytes: u64,
     done: CatchUp,
 }
 
 impl Work<'_> {
+    /// Adds what was recorded since the last call. Returns whether that is all.
+    fn add_runs(&mut self) -> annals::Result<bool> {
+        for (run, mark) in self.index.waiting()? {
+            if self.bytes >= BYTES_MAX {
+                return Ok(false);
+            }
+            self.look_again(run, mark)?;
+        }
+        let (mut after, mut looked) = (self.index.low_mark()?, 0);
+        loop {
+            let page = self.space.page_runs(&RunFilter::default(), RunOrder::OldestFirst, after, 256)?;
+            for run in &page.runs {
+                if self.bytes >= BYTES_MAX || looked >= RUNS_MAX {
+                    return Ok(false);
+                }
+                looked += 1;
+                self.index_run(run, RunMark { next: 1, parent: None })?;
+                self.batch.set_low_mark(run.info().uid);
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(self.bytes < BYTES_MAX),
+            }
+        }
+    }
+
     /// Goes on with a run that was not over, or whose parent had its shared frames.
     fn look_again(&mut self, uid: RunUid, mark: RunMark) -> annals::Result<()> {
         let reader = match self.space.run_by_uid(uid) {
@@ -156,7 +166,7 @@ impl Work<'_> {
             let is_paused = self.bytes >= BYTES_MAX && seq < info.frames;
             if some.len() >= FRAMES_AT_ONCE || bytes >= TEXT_BYTES_AT_ONCE || is_paused {
                 let mark = RunMark { next: first_open.unwrap_or(seq + 1), parent };
-                self.commit(info.uid, &mut some, Some(mark), gaps)?;
+                self.add(info.uid, &mut some, Some(mark), gaps)?;
                 bytes = 0;
                 if is_paused {
                     return Ok(());
@@ -165,10 +175,10 @@ impl Work<'_> {
         }
         let mark = RunMark { next: first_open.unwrap_or(info.frames + 1), parent };
         let waits = is_open || parent.is_some();
-        self.commit(info.uid, &mut some, waits.then_some(mark), gaps)
+        self.add(info.uid, &mut some, waits.then_some(mark), gaps)
     }
 
-    fn commit(
+    fn add(
         &mut self,
         uid: RunUid,
         some: &mut Vec<FrameText>,
@@ -177,10 +187,10 @@ impl Work<'_> {
     ) -> annals::Result<()> {
         let frames = std::mem::take(some);
         self.done.frames += frames.len() as u64;
-        match self.index.add(uid, &frames, mark, gaps) {
-            // The run was dropped meanwhile, and its part of the index with it.
-            Err(error) if is_gone(&error) => Ok(()),
-            done => done,
+        self.batch.add(uid, &frames, mark, gaps)?;
+        match self.batch.is_full() {
+            true => self.index.commit(std::mem::take(&mut self.batch)),
+            false => Ok(()),
         }
     }
 }
