@@ -121,6 +121,39 @@ sys.exit(place == "OSL")
   }
 }
 
+/// A page beside a recorder that holds the store.
+export class BesideRecorder {
+  static async start() {
+    const beside = new BesideRecorder();
+    beside.store = Daemon.empty();
+    beside.recorder = spawn(annals, ['--store', beside.store.store, 'record', '--allow-empty', '--run', 'live', '--', 'sh', '-c', 'echo begun; exec cat'], { stdio: ['pipe', 'pipe', 'ignore'] });
+    await once(beside.recorder.stdout, 'data');
+    const { DISPLAY, WAYLAND_DISPLAY, ...env } = process.env;
+    beside.page = spawn(annals, ['--store', beside.store.store, 'open', '--web'], { env, stdio: ['ignore', 'pipe', 'pipe'] });
+    let text = '';
+    beside.link = await new Promise((resolve, reject) => {
+      const look = (data) => {
+        text += data;
+        const link = /http:\S+#\/login\/[0-9a-f]{64}/.exec(text);
+        if (link) resolve(link[0]);
+      };
+      beside.page.stdout.on('data', look);
+      beside.page.stderr.on('data', look);
+      beside.page.on('exit', () => reject(new Error(text)));
+    });
+    return beside;
+  }
+
+  async stop() {
+    this.page.removeAllListeners('exit');
+    const ended = Promise.all([this.page, this.recorder].map((process) => once(process, 'exit')));
+    this.page.kill('SIGINT');
+    this.recorder.stdin.end();
+    await ended;
+    rmSync(this.store.folder, { recursive: true, force: true });
+  }
+}
+
 /// A model call with these messages, as an import has it.
 export function call(messages, answer, more = {}) {
   return { component: 'llm', request: JSON.stringify({ model: 'gpt-4o', messages }), response: JSON.stringify(answer), ...more };

@@ -6,7 +6,7 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { chromium } from 'playwright-core';
-import { Daemon, ForkedAgent, fill } from './daemon.mjs';
+import { BesideRecorder, Daemon, ForkedAgent, fill } from './daemon.mjs';
 
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const images = process.env.PAGE_IMAGES;
@@ -83,6 +83,25 @@ quick('login link opens the runs once', async () => {
   assert.match(await again.textContent('.notice'), /no longer valid.*used before/s);
   await shot(again, 'used-link');
   await done(again);
+});
+
+/// A recorder holds the store, so the page reads beside it. Nothing on the page said why a pin was refused.
+quick('page beside a recorder says that it only reads', async () => {
+  const beside = await BesideRecorder.start();
+  const page = await tab();
+  await page.goto(beside.link);
+  await page.waitForSelector('tbody tr a');
+  await page.waitForFunction(() => document.querySelector('header').textContent.includes('read only'));
+  assert.match(await page.textContent('tbody'), /live/);
+  await page.reload();
+  await page.waitForFunction(() => document.querySelector('header').textContent.includes('read only'));
+  await accessible(page, 'read only');
+  await shot(page, 'read-only');
+  await done(page);
+  await beside.stop();
+  const own = await opened('#/runs');
+  assert.ok(!(await own.textContent('header')).includes('read only'), 'a daemon with its own store writes');
+  await done(own);
 });
 
 test('page without a session takes a token', async () => {

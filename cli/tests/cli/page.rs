@@ -184,6 +184,11 @@ fn ask(address: &str, request: &str, headers: &str, body: &str) -> String {
 
 /// Logs in by a link. Returns the headers of the session.
 fn login(link: &str, address: &str) -> String {
+    log_in(link, address).0
+}
+
+/// The headers of a session, and whether the page is told that it only reads.
+fn log_in(link: &str, address: &str) -> (String, bool) {
     let code = link.split("#/login/").nth(1).unwrap().split('?').next().unwrap();
     let answer = ask(
         address,
@@ -193,8 +198,9 @@ fn login(link: &str, address: &str) -> String {
     );
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let cookie = answer.split("set-cookie: ").nth(1).unwrap().split(';').next().unwrap();
-    let key: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
-    format!("cookie: {cookie}\r\nannals-page: {}\r\n", key["key"].as_str().unwrap())
+    let given: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    let session = format!("cookie: {cookie}\r\nannals-page: {}\r\n", given["key"].as_str().unwrap());
+    (session, given["reads_only"].as_bool().unwrap())
 }
 
 #[test]
@@ -267,7 +273,8 @@ fn open_web_follows_the_store_of_a_recorder() {
         assert!(recorder.try_wait().unwrap().is_none(), "the recorder has ended");
     }
     let page = OpenPage::start(&bench, "open live --web");
-    let session = login(&page.link, page.address());
+    let (session, reads_only) = log_in(&page.link, page.address());
+    assert!(reads_only, "the page says so");
     let json = |request: &str, body: &str| -> (String, Value) {
         let answer = page.ask(request, &format!("content-type: application/json\r\n{session}"), body);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -301,7 +308,8 @@ fn open_web_follows_the_store_of_a_recorder() {
     while json("GET /v1/runs/live", "").1["status"] != "ok" {}
     bench.run("put x y").ok();
     let page_again = OpenPage::start(&bench, "open --web");
-    let session = login(&page_again.link, page_again.address());
+    let (session, reads_only) = log_in(&page_again.link, page_again.address());
+    assert!(!reads_only);
     let pinned = page_again.ask(
         "POST /v1/runs/good/pin",
         &format!("content-type: application/json\r\n{session}"),

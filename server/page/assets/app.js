@@ -29,12 +29,13 @@ class App {
     Object.assign(this, { source, home, view: null, panels: { left: true, right: window.innerWidth > 1000 }, typed: "" });
     this.said = h("div", { class: "visually-hidden", role: "status", "aria-live": "polite" });
     this.liveMark = h("span", { class: "live dim" });
+    this.readsMark = h("span", { class: "dim" });
     const links = source.isLive ? ["runs", "search", "memory", "decisions", "lessons", "store"] : [];
     this.nav = h("nav", { "aria-label": "views" }, links.map((name) => h("a", { href: `#/${name}` }, name)));
     this.search = h("input", { type: "search", placeholder: "a run, RUN@7 or a text (/)", "aria-label": "run or text", autocomplete: "off", spellcheck: "false" });
     const jump = h("form", { role: "search", "aria-label": "open a run, or search", on: { submit: (event) => { event.preventDefault(); this.openNamed(this.search.value.trim()); } } }, this.search);
     this.header = h("header", { class: "top" }, h("a", { href: home, class: "home" }, "annals"), this.nav, h("span", { class: "grow" }), source.isLive ? jump : null,
-      this.liveMark, button("theme", () => this.toggleTheme(), { class: "plain", title: "t" }), button("?", () => this.showKeys(), { class: "plain", "aria-label": "keys" }));
+      this.readsMark, this.liveMark, button("theme", () => this.toggleTheme(), { class: "plain", title: "t" }), button("?", () => this.showKeys(), { class: "plain", "aria-label": "keys" }));
     document.body.replaceChildren(this.header, this.said);
     this.restoreTheme();
     source.unauthorized = (detail) => this.drawLogin(detail);
@@ -73,6 +74,8 @@ class App {
   async openView() {
     this.view?.close();
     this.liveMark.textContent = "";
+    this.readsMark.textContent = this.source.readsOnly ? "read only" : "";
+    this.readsMark.title = this.source.readsOnly ? "Another process holds the store. What it adds is shown; pins and compaction are refused here." : "";
     const view = new VIEWS[this.route.parts[0]](this, this.route);
     this.view = view;
     for (const link of this.nav.children) {

@@ -28,6 +28,15 @@ class HttpSource {
     }
   }
 
+  /// Whether another process holds the store, so that this page cannot change it.
+  get readsOnly() {
+    try {
+      return localStorage.getItem("annals-reads-only") === "yes";
+    } catch {
+      return false;
+    }
+  }
+
   headers() {
     const headers = {};
     if (this.token) headers.authorization = `Bearer ${this.token}`;
@@ -59,8 +68,9 @@ class HttpSource {
 
   /// Trades the code of a one-time link for a session.
   async login(code) {
-    const { key } = await this.post("/login", { code });
+    const { key, reads_only: readsOnly } = await this.post("/login", { code });
     localStorage.setItem("annals-key", key);
+    localStorage.setItem("annals-reads-only", readsOnly ? "yes" : "");
   }
 
   static path(run, rest = "") {

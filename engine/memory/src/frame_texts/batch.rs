@@ -1,6 +1,6 @@
 //! Adds the texts of frames to the index.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use annals::runs::RunBelonging;
 use annals::{Error, ErrorKind, Result, RunUid};
@@ -171,6 +171,17 @@ impl FrameTexts {
         let before = u16::try_from(rows.len()).unwrap_or(u16::MAX);
         fresh.iter_mut().for_each(|(_, ordinal)| *ordinal += before);
         rows.extend(fresh_rows);
-        write_part(self.place(), list, at, &NewPart { old, moved: &moved, rows: &rows, fresh: &fresh })
+        let fresh_bytes = expected_bytes(&fresh, rows.len());
+        let part = NewPart { old, moved: &moved, rows: &rows, fresh: &fresh, fresh_bytes };
+        write_part(self.place(), list, at, &part)
     }
+}
+
+/// About how many bytes postings take in a part of `count` frames: a term, and a byte for each of its frames or a bit for each
+/// frame.
+fn expected_bytes(postings: &[(Term, u16)], count: usize) -> usize {
+    const TERM_BYTES: usize = 6;
+    let mut frames: HashMap<Term, usize> = HashMap::new();
+    postings.iter().for_each(|(term, _)| *frames.entry(*term).or_default() += 1);
+    frames.values().map(|frames| TERM_BYTES + (*frames).min(count.div_ceil(8))).sum()
 }

@@ -22,6 +22,8 @@ pub(in super::super) const TAIL_MAX: u64 = 512;
 const REBUILT_AT_ONCE: usize = 512;
 /// Keys of queued and unpublished batches that are remembered at most.
 const QUEUED_KEYS_MAX: usize = 4096;
+/// Assumed bytes of one posting of a new card: a tail is short, so that most terms have few.
+const POSTING_BYTES: usize = 6;
 /// A part is written again without its removed entries if they are more than this share of it.
 const REMOVED_SHARE: u64 = 4;
 
@@ -460,7 +462,8 @@ impl Memory {
         if let Some(last) = tail.last() {
             list.tail_from = last.number + 1;
         }
-        let part = NewPart { old, moved: &moved, rows: &rows, fresh: &fresh };
+        let fresh_bytes = fresh.len() * POSTING_BYTES;
+        let part = NewPart { old, moved: &moved, rows: &rows, fresh: &fresh, fresh_bytes };
         let mut batch = write_part((&self.space, &spaces.postings, partition), list, at, &part)?;
         batch.put(&spaces.parts, partition, list.bytes());
         for &number in removed {

@@ -17,8 +17,6 @@ use super::part::{
 const MERGE_FACTOR: u64 = 2;
 /// Bytes of postings in one commit.
 const COMMIT_BYTES: usize = 1 << 20;
-/// Assumed bytes of one posting of a new entry.
-const POSTING_BYTES: usize = 6;
 
 /// Where parts are: the namespace, the keyspace of postings, the partition.
 pub(in super::super) type PartPlace<'a> = (&'a Namespace, &'a Keyspace, &'a Partition);
@@ -33,6 +31,8 @@ pub(in super::super) struct NewPart<'a, R> {
     pub(in super::super) rows: &'a [R],
     /// Terms of new entries, with their ordinals.
     pub(in super::super) fresh: &'a [(Term, u16)],
+    /// The bytes that postings of new entries are expected to take, by which buckets are planned.
+    pub(in super::super) fresh_bytes: usize,
 }
 
 /// The place in the list from which parts are merged with `fresh` new entries.
@@ -61,8 +61,7 @@ pub(in super::super) fn write_part<R: PartRow>(
         return Ok(space.batch());
     }
     let old_bytes: u64 = part.old.iter().map(|old| old.bytes).sum();
-    let expected =
-        usize::try_from(old_bytes).unwrap_or(usize::MAX).saturating_add(part.fresh.len() * POSTING_BYTES);
+    let expected = usize::try_from(old_bytes).unwrap_or(usize::MAX).saturating_add(part.fresh_bytes);
     let buckets = bucket_count(expected);
     let ranges = part.old.iter().map(|old| old.buckets).min().map_or(1, |old| old.min(buckets));
     let fresh = FreshPostings::new(part.fresh, buckets);

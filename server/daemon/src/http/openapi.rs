@@ -302,20 +302,24 @@ fn cstp_operation() -> Value {
 }
 
 fn login_operation() -> Value {
-    let member = |name: &str, about: &str| {
+    let object = |properties: Value| {
+        let required: Vec<&String> =
+            properties.as_object().into_iter().flatten().map(|(name, _)| name).collect();
         json!({ "application/json": { "schema": {
-            "type": "object", "properties": { name: { "type": "string", "description": about } }, "required": [name], "additionalProperties": false,
+            "type": "object", "properties": properties, "required": required, "additionalProperties": false,
         } } })
     };
     let responses = json!({ "200": {
         "description": "A session of twelve hours: a cookie, and the key that each request has in the header `annals-page`.",
         "headers": { "set-cookie": { "schema": { "type": "string" } } },
-        "content": member("key", "64 hexadecimal digits."),
+        "content": object(json!({
+            "key": { "type": "string", "description": "64 hexadecimal digits." },
+            "reads_only": { "type": "boolean", "description": "Another process holds the store: what changes it is refused." },
+        })),
     } });
     let summary = "Trades the code of a one-time link for a session of the debugger page. Needs no token.";
     let mut operation = operation_object("login", summary, Vec::new(), responses);
-    operation["requestBody"] =
-        json!({ "required": true, "content": member("code", "The code of the link.") });
+    operation["requestBody"] = json!({ "required": true, "content": object(json!({ "code": { "type": "string", "description": "The code of the link." } })) });
     operation["security"] = json!([]);
     operation
 }

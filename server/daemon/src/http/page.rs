@@ -74,7 +74,8 @@ async fn login(State(shared): State<Arc<HttpShared>>, request: Request) -> Resul
     let secure = if shared.has_tls { "; Secure" } else { "" };
     let cookie =
         format!("{}={}; HttpOnly; SameSite=Strict; Path=/{secure}", shared.session_cookie, session.cookie);
-    let mut response = json_response(StatusCode::OK, json!({ "key": session.key }));
+    let answer = json!({ "key": session.key, "reads_only": shared.daemon.reads_only() });
+    let mut response = json_response(StatusCode::OK, answer);
     let value = HeaderValue::from_str(&cookie).map_err(|_| HttpProblem::bad_request("no cookie"))?;
     response.headers_mut().insert(SET_COOKIE, value);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
