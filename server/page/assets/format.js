@@ -37,8 +37,11 @@ function timeText(ns) {
   return Number.isNaN(at.getTime()) ? String(ns) : at.toISOString().replace("T", " ").replace("Z", " UTC");
 }
 
+/// Made once: a number's own `toLocaleString` makes a format each time.
+const COUNTS = new Intl.NumberFormat("en-US");
+
 function countText(number) {
-  return number == null ? "" : number.toLocaleString("en-US");
+  return number == null ? "" : COUNTS.format(number);
 }
 
 function dollarsText(dollars) {

@@ -1,7 +1,13 @@
 // The runs of a namespace: a table that the daemon filters and pages.
 
 const PAGE_ROWS = 200;
-const RUN_ROW = 28;
+const RUN_ROW = 29;
+/// Rows above and below the visible ones.
+const OVERSCAN = 5;
+/// New rows of one frame; the next one draws more.
+const ROWS_AT_ONCE = 8;
+/// A text that is no longer than this is never cut by its column.
+const SHORT_TEXT = 6;
 const FILTERS = [
   ["status", ["", "open", "ok", "failed", "abandoned"]], ["severity", ["", "debug", "normal", "flagged", "escalated"]],
   ["agent", null], ["model", null], ["tag", null],
@@ -9,21 +15,21 @@ const FILTERS = [
 
 class RunsView {
   constructor(app, route) {
-    Object.assign(this, { app, source: app.source, runs: [], cursor: null, busy: false, at: -1, ticked: new Set(), fresh: 0 });
+    Object.assign(this, { app, source: app.source, runs: [], drawn: new Map(), cursor: null, busy: false, at: -1, ticked: new Set(), fresh: 0 });
     this.stop = new AbortController();
     this.filter = route.query;
     this.count = h("span", { class: "dim", role: "status" });
     this.compare = button("compare (c)", () => this.openCompare(), { disabled: true });
     this.newer = button("", () => this.reload(), { class: "hidden" });
-    this.top = h("tr", { class: "spacer", "aria-hidden": "true" }, h("td", { colspan: 12 }));
-    this.bottom = h("tr", { class: "spacer", "aria-hidden": "true" }, h("td", { colspan: 12 }));
-    this.body = h("tbody", {}, this.top, this.bottom);
-    const column = (name, width, kind = "") => h("th", { class: kind, scope: "col", style: { width } }, name);
-    this.table = h("table", { class: "grid" }, h("thead", {}, h("tr", {},
-      h("th", { scope: "col", style: { width: "32px" } }, h("span", { class: "visually-hidden" }, "compare")),
-      column("run", "22%"), column("status", "104px"), column("agent", "12%"), column("model", "14%"),
-      column("frames", "72px", "number"), column("tokens", "84px", "number"), column("cost", "76px", "number"),
-      column("duration", "88px", "number"), column("age", "64px", "number"), column("fork of", "12%"), column("tags", "14%"))), this.body);
+    this.top = h("tr", { class: "spacer", "aria-hidden": "true" });
+    this.bottom = h("tr", { class: "spacer", "aria-hidden": "true" });
+    // The roles are said, because the style sheet lays rows out as grids. It has the widths of the columns, too.
+    this.body = h("tbody", { role: "rowgroup" }, this.top, this.bottom);
+    const column = (name, kind = null) => h("th", { class: kind, scope: "col", role: "columnheader" }, name);
+    this.table = h("table", { class: "grid", role: "table" }, h("thead", { role: "rowgroup" }, h("tr", { role: "row" },
+      column(h("span", { class: "visually-hidden" }, "compare")), column("run"), column("status"), column("agent"), column("model"),
+      column("frames", "number"), column("tokens", "number"), column("cost", "number"), column("duration", "number"), column("age", "number"),
+      column("fork of"), column("tags"))), this.body);
     this.scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "runs" }, this.table);
     this.scroll.addEventListener("scroll", () => this.ask(), { passive: true });
     this.resized = new ResizeObserver(() => this.ask());
@@ -109,16 +115,40 @@ class RunsView {
   /// The visible rows; the spacers keep the place of the others.
   draw() {
     const height = this.scroll.clientHeight || 600;
-    const from = Math.max(0, Math.floor(this.scroll.scrollTop / RUN_ROW) - 12);
-    const to = Math.min(this.runs.length, from + Math.ceil(height / RUN_ROW) + 24);
+    const from = Math.max(0, Math.floor(this.scroll.scrollTop / RUN_ROW) - OVERSCAN);
+    let to = Math.min(this.runs.length, from + Math.ceil(height / RUN_ROW) + 2 * OVERSCAN);
     const shown = `${from} ${to} ${this.at}`;
     if (shown === this.shown) return;
     this.shown = shown;
-    const rows = [];
-    for (let index = from; index < to; index += 1) rows.push(this.row(index));
-    this.top.firstChild.style.height = `${from * RUN_ROW}px`;
-    this.bottom.firstChild.style.height = `${(this.runs.length - to) * RUN_ROW}px`;
-    this.body.replaceChildren(this.top, ...rows, this.bottom);
+    // Rows that stay in view stay in the table: to make all of them anew takes longer than a frame.
+    const kept = new Map();
+    let made = 0;
+    for (let index = from; index < to; index += 1) {
+      const run = this.runs[index];
+      const state = `${index === this.at} ${this.ticked.has(run.name)}`;
+      const drawn = this.drawn.get(index);
+      const isSame = drawn?.run === run && drawn.state === state;
+      if (!isSame && made === ROWS_AT_ONCE) {
+        to = index;
+        this.shown = null;
+        this.ask();
+        break;
+      }
+      made += isSame ? 0 : 1;
+      kept.set(index, isSame ? drawn : { run, state, row: this.row(index) });
+    }
+    // A skeleton stood in their place.
+    if (this.top.parentNode !== this.body) this.body.replaceChildren(this.top, this.bottom);
+    for (const [index, { row }] of this.drawn) if (kept.get(index)?.row !== row) row.remove();
+    this.drawn = kept;
+    this.top.style.height = `${from * RUN_ROW}px`;
+    this.bottom.style.height = `${(this.runs.length - to) * RUN_ROW}px`;
+    // Each row after the one before it; rows that are in place are not touched.
+    let before = this.top;
+    for (const { row } of kept.values()) {
+      if (before.nextSibling !== row) before.after(row);
+      before = row;
+    }
     if (this.cursor !== "0" && to > this.runs.length - 40) this.more().catch((problem) => this.app.say(problem.message));
   }
 
@@ -132,11 +162,14 @@ class RunsView {
     const status = `${run.status}${run.severity !== "normal" && run.severity !== "debug" ? ` ${run.severity}` : ""}${run.pinned ? " pinned" : ""}`;
     const tick = h("input", { type: "checkbox", "aria-label": `compare ${visibleText(run.name)}`, on: { change: () => this.tick(run.name, tick.checked) } });
     tick.checked = this.ticked.has(run.name);
-    const cell = (text, title, kind = "") => h("td", { class: kind, title: title ?? visibleText(text) }, visibleText(text));
-    return h("tr", { class: index === this.at ? "selected" : "" },
-      h("td", {}, tick),
-      h("td", { title: visibleText(run.name) }, h("a", { href: routeHash(["run", run.name]), class: "mono", "data-index": index }, visibleText(run.name))),
-      h("td", { title: run.pinned ? `pinned: ${visibleText(run.pinned)}` : status }, h("span", { class: verdict }, verdict && verdict !== "ok" ? `${SEVERITY_LETTERS[verdict]} ` : "", status)),
+    const cell = (text, title, kind = null) => {
+      const shown = visibleText(text);
+      return h("td", { role: "cell", class: kind, title: title ?? (shown.length > SHORT_TEXT ? shown : null) }, shown);
+    };
+    return h("tr", { role: "row", class: index === this.at ? "selected" : null },
+      h("td", { role: "cell" }, tick),
+      h("td", { role: "cell", title: visibleText(run.name) }, h("a", { href: routeHash(["run", run.name]), class: "mono", "data-index": index }, visibleText(run.name))),
+      h("td", { role: "cell", title: run.pinned ? `pinned: ${visibleText(run.pinned)}` : status }, h("span", { class: verdict }, verdict && verdict !== "ok" ? `${SEVERITY_LETTERS[verdict]} ` : "", status)),
       cell(run.agent), cell(models),
       cell(countText(run.frames), null, "number"),
       cell(countText(tokens), usage ? `${countText(usage.input ?? 0)} in, ${countText(usage.output ?? 0)} out` : "", "number"),
