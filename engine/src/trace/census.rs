@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::codec::CodecError;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId, Seqno};
 use crate::log::cursor::{LogBatch, for_each_unchecked_record};
 use crate::log::erased::{ErasedBatches, ErasedRecords};
@@ -420,6 +420,20 @@ fn name_erasures(
     Ok(if named.is_empty() { bytes } else { named })
 }
 
+/// Run numbers without a record that are stated at most. A run takes more than a hundred bytes of the log, so a store with
+/// more of them has a forged number of the next run: stating all would take the memory of the machine.
+const STATED_RUNS_MAX: u64 = 1 << 30;
+
+fn check_stated_runs(runs: &[Range<u64>]) -> Result<()> {
+    let count =
+        runs.iter().fold(0u64, |sum, range| sum.saturating_add(range.end.saturating_sub(range.start)));
+    if count <= STATED_RUNS_MAX {
+        return Ok(());
+    }
+    let what = format!("{count} run numbers have no record: the number of the next run is wrong");
+    Err(Error::new(ErrorKind::Damaged, what))
+}
+
 /// Commits statements of erased records and of runs without a record, and waits until they are on disk.
 pub(crate) fn commit_statements(
     core: &Arc<Core>,
@@ -427,6 +441,7 @@ pub(crate) fn commit_statements(
     spans: &[ErasedSpan],
     runs: &[Range<u64>],
 ) -> Result<()> {
+    check_stated_runs(runs)?;
     let time_ns = core.io.now_ns();
     // A statement belongs to no namespace, and has no bodies.
     let mut writer = match rule {
@@ -592,6 +607,15 @@ mod tests {
         assert_eq!(run_numbers(&runs.missing(70)), "runs 4 to 59, 66 to 69");
         assert_eq!(run_numbers(std::slice::from_ref(&(8..9))), "run 8");
         assert_eq!(subtract(&[1..5, 7..9], &[2..3, 4..8]), [1..2, 3..4, 8..9]);
+    }
+
+    /// Found by the fuzz target `manifest`: an upgrade listed all numbers up to a forged one until no memory was left.
+    #[test]
+    fn forged_number_of_the_next_run_is_damage() {
+        assert!(check_stated_runs(&[1..STATED_RUNS_MAX, 1 << 40..(1 << 40) + 1]).is_ok());
+        let error = check_stated_runs(&[3..4, 5..1 << 55]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged);
+        assert!(error.to_string().contains("36028797018963964 run numbers have no record"), "{error}");
     }
 
     #[test]
