@@ -13,6 +13,15 @@ const FILTERS = [
   ["agent", null], ["model", null], ["tag", null],
 ];
 
+const NO_TAGS = Object.freeze({});
+
+/// What the table shows of a run. Of 100,000 whole answers, the browser's collector of garbage takes too long.
+function shownRun({ fingerprint, bytes, ...run }) {
+  const { usage } = run;
+  const isUsed = usage && (usage.input != null || usage.output != null || usage.dollars != null || usage.unpriced || usage.models?.length > 0);
+  return { ...run, tags: Object.keys(run.tags).length > 0 ? run.tags : NO_TAGS, usage: isUsed ? usage : null };
+}
+
 class RunsView {
   constructor(app, route) {
     Object.assign(this, { app, source: app.source, runs: [], drawn: new Map(), cursor: null, busy: false, at: -1, ticked: new Set(), fresh: 0 });
@@ -92,7 +101,7 @@ class RunsView {
       const before = this.runs.length;
       while (this.runs.length === before && this.cursor !== "0") {
         const page = await this.source.get("/v1/runs", { ...this.query(), from: this.cursor }, { signal: this.stop.signal });
-        this.runs.push(...page.runs);
+        this.runs.push(...page.runs.map(shownRun));
         this.cursor = page.cursor;
       }
     } finally {
