@@ -124,7 +124,7 @@ impl Memory {
 
     /// Scores a question by the index, or against the cards of all entries if there is no index or it is
     /// damaged.
-    pub(super) fn recall_words(
+    fn recall_words(
         &self,
         identity: &Identity,
         question: &str,

@@ -153,12 +153,23 @@ fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
         Ok(is_whole) => is_whole,
         // Nothing can be indexed, but the index can be read.
         Err(error) if matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::Unavailable) => false,
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(index_refusal(error)),
     };
     let Some(index) = call.tenant.frame_texts()? else {
         return json_reply(&SearchAnswer { is_whole, ..SearchAnswer::default() });
     };
-    json_reply(&find(call.work.namespace(), &index, question, redactor.as_deref(), count, is_whole)?)
+    let found = find(call.work.namespace(), &index, question, redactor.as_deref(), count, is_whole);
+    json_reply(&found.map_err(index_refusal)?)
+}
+
+/// An error of a search. Damage may be that of the index, which can be made again.
+fn index_refusal(error: annals::Error) -> CommandRefusal {
+    let is_damage = matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Bug);
+    let mut refusal = CommandRefusal::from(error);
+    if is_damage {
+        refusal.0.push_str("; RUN.INDEX REBUILD, or `annals search --rebuild`, makes the index again");
+    }
+    refusal
 }
 
 fn index(call: &mut CommandCall<'_, '_>) -> CommandResult {

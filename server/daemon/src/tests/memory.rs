@@ -74,6 +74,28 @@ fn expired_entries_are_deleted_without_a_policy() {
     assert!(client.mem("mem.get|later|conversation|c").contains("later"));
 }
 
+/// The error named the damage, and no way out of it.
+#[test]
+fn search_in_a_damaged_index_says_how_to_make_it_again() {
+    let bench = DaemonBench::new();
+    let mut client = bench.client();
+    let tenant = bench.daemon.tenant("default").unwrap();
+    let run = tenant.space.begin_run(annals::RunSpec::new("walk")).unwrap();
+    run.record(annals::Frame::new(annals::Component::Tool, "{}", "a heron waits")).unwrap();
+    run.end(annals::Status::Ok).unwrap();
+    let mut search = |word: &str| client.mem(word);
+    assert!(search("run.search|heron").contains(r#""run":"walk""#));
+    let parts = tenant.space.find_keyspace("annals.search.parts").unwrap().unwrap();
+    let keys: Vec<Vec<u8>> = parts.scan(ScanRange::all()).keys().map(Result::unwrap).collect();
+    for key in keys {
+        parts.put(&key, vec![9; 7]).unwrap();
+    }
+    let damaged = search("run.search|heron");
+    assert!(damaged.starts_with('-') && damaged.contains("RUN.INDEX REBUILD"), "{damaged}");
+    search("run.index|rebuild");
+    assert!(search("run.search|heron").contains(r#""run":"walk""#));
+}
+
 #[test]
 fn memory_commands_match_agentfootprint_store() {
     let bench = DaemonBench::new();
