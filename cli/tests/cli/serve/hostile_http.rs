@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use super::hostile::{attack_three_times, many_files};
+use super::hostile::{attack_repeatedly, many_files};
 use super::{CliBench, ServeProcess, ask};
 
 const OPEN: [&str; 3] = ["--http", "127.0.0.1:0", "--no-auth"];
@@ -36,7 +36,7 @@ fn thousands_of_idle_http_clients_take_little_memory() {
     if !many_files(2_200) {
         return;
     }
-    attack_three_times(&OPEN, 2_000 * CONNECTION_KIB, 2_000 * CONNECTION_KIB / 2, |_, daemon| {
+    attack_repeatedly(&OPEN, 2_000 * CONNECTION_KIB, 2_000 * CONNECTION_KIB / 2, |_, daemon| {
         let ask = "GET /healthz HTTP/1.1\r\nhost: HOST\r\n\r\n";
         let mut held: Vec<TcpStream> = (0..2_000).map(|_| sent(daemon, ask, b"")).collect();
         assert!(held.iter_mut().all(|stream| status(stream) == 200));
@@ -46,7 +46,7 @@ fn thousands_of_idle_http_clients_take_little_memory() {
 
 #[test]
 fn endless_heads_take_little_memory() {
-    attack_three_times(&OPEN, 500 * CONNECTION_KIB, 0, |_, daemon| {
+    attack_repeatedly(&OPEN, 500 * CONNECTION_KIB, 0, |_, daemon| {
         let mut held: Vec<TcpStream> =
             (0..500).map(|_| sent(daemon, "GET /v1/runs HTTP/1.1\r\nhost: HOST\r\nx-slow: ", b"")).collect();
         for _ in 0..50 {
@@ -63,7 +63,7 @@ fn endless_bodies_share_one_memory_limit() {
     // Twenty bodies of 40 MiB exceed the limit of all bodies together, so some are refused. The buffer of a
     // body doubles as it grows.
     let body = vec![b'x'; 40 << 20];
-    attack_three_times(&OPEN, 2 * (512 << 10), 0, |_, daemon| {
+    attack_repeatedly(&OPEN, 2 * (512 << 10), 0, |_, daemon| {
         let head = "PUT /v1/databases/1/keys/k HTTP/1.1\r\nhost: HOST\r\ncontent-length: 50000000\r\n\r\n";
         (0..20).map(|_| sent(daemon, head, &body)).collect::<Vec<_>>()
     });
@@ -71,7 +71,7 @@ fn endless_bodies_share_one_memory_limit() {
 
 #[test]
 fn announced_length_takes_no_memory_and_too_large_is_refused() {
-    attack_three_times(&OPEN, 200 * CONNECTION_KIB, 0, |_, daemon| {
+    attack_repeatedly(&OPEN, 200 * CONNECTION_KIB, 0, |_, daemon| {
         let put = |bytes: u64| {
             let head = "PUT /v1/databases/1/keys/k HTTP/1.1\r\nhost: HOST\r\ncontent-length: ";
             sent(daemon, &format!("{head}{bytes}\r\n\r\n"), b"abc")
@@ -83,7 +83,7 @@ fn announced_length_takes_no_memory_and_too_large_is_refused() {
 
 #[test]
 fn unread_answers_take_no_more_than_their_content() {
-    attack_three_times(&OPEN, 20 * (8 << 10), 0, |bench, daemon| {
+    attack_repeatedly(&OPEN, 20 * (8 << 10), 0, |bench, daemon| {
         let mut setup = bench.connect();
         let long = vec![b'x'; 4 << 20];
         setup.write_all(format!("*3\r\n$3\r\nset\r\n$4\r\nlong\r\n${}\r\n", long.len()).as_bytes()).unwrap();
