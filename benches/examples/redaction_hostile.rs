@@ -23,6 +23,8 @@ const LONG_ROUNDS: usize = 7;
 /// Words of a piece at most.
 const WORDS_MAX: u64 = 12;
 const SHOWN: usize = 20;
+/// MB/s that no input should be slower than.
+const GOAL: f64 = 20.0;
 
 /// Tables of the rules of keys: the first column holds prefixes.
 const RULES: [&str; 2] = [
@@ -202,6 +204,8 @@ fn main() {
         speeds.push((fastest.fold(0.0, f64::max), seed));
     }
     speeds.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let below = speeds.partition_point(|(speed, _)| *speed < GOAL);
+    println!("{below} of {seeds} inputs are slower than {GOAL} MB/s");
     println!(
         "{seeds} inputs from seed {first}; the slowest {SHOWN}, at {LONG_BYTES} bytes, medians of {LONG_ROUNDS}:"
     );

@@ -116,12 +116,13 @@ fn is_version(text: &[u8], at: usize) -> bool {
         return true;
     }
     let words = head.trim_ascii_end();
-    let words = words.strip_suffix(b":").or(words.strip_suffix(b"=")).unwrap_or(words).to_ascii_lowercase();
-    let words = words.strip_suffix(b"\"").unwrap_or(&words);
-    [b"version".as_slice(), b"ver.", b"release", b"build", b" v", b"from", b"upgraded to"]
-        .iter()
-        .take(5)
-        .any(|word| words.ends_with(word))
+    let words = words.strip_suffix(b":").or(words.strip_suffix(b"=")).unwrap_or(words);
+    let words = words.strip_suffix(b"\"").unwrap_or(words);
+    let ends = |word: &[u8]| {
+        let from = words.len().checked_sub(word.len());
+        from.and_then(|from| words.get(from..)).is_some_and(|end| end.eq_ignore_ascii_case(word))
+    };
+    [b"version".as_slice(), b"ver.", b"release", b"build", b" v"].into_iter().any(ends)
 }
 
 /// Finds IPv6 addresses in a run.

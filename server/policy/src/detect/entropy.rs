@@ -64,7 +64,7 @@ pub(super) fn tokens(text: &[u8], run: Range<usize>, secret: bool, mut found: im
 
 fn is_random(token: &[u8], named: bool) -> bool {
     let least = if named { NAMED_MIN } else { MIN };
-    if !(least..=MAX).contains(&token.len()) {
+    if !(least..=MAX).contains(&token.len()) || !named && (is_prefixed(token) || is_camel_case(token)) {
         return false;
     }
     let (mut holds, mut changes, mut pairs, mut last) = (0, 0usize, 0usize, 0);
@@ -85,7 +85,7 @@ fn is_random(token: &[u8], named: bool) -> bool {
     if hex + separators == token.len() {
         return named && separators == 0 && holds & class::DIGIT != 0 && different >= 8;
     }
-    if !named && (is_prefixed(token) || is_camel_case(token) || holds & class::DIGIT == 0) {
+    if !named && holds & class::DIGIT == 0 {
         return false;
     }
     // In thousandths.
@@ -165,18 +165,22 @@ fn says_secret(text: &[u8], at: usize) -> bool {
     }
     let is_name = |byte: &u8| is_alnum(*byte) || matches!(byte, b'_' | b'-' | b'.');
     let len = head.iter().rev().take_while(|byte| is_name(byte)).count();
-    let name = head.get(head.len() - len..).unwrap_or_default().to_ascii_lowercase();
-    let words: [&[u8]; 10] = [
-        b"secret",
-        b"token",
-        b"passw",
-        b"pwd",
-        b"apikey",
-        b"api_key",
-        b"api-key",
-        b"credential",
-        b"_key",
-        b"auth",
-    ];
-    words.iter().any(|word| memchr::memmem::find(&name, word).is_some())
+    holds_secret_word(head.get(head.len() - len..).unwrap_or_default())
+}
+
+/// Whether a name holds a word that says that its value is secret.
+fn holds_secret_word(name: &[u8]) -> bool {
+    let at_end = |rest: &[u8]| {
+        let words: &[&[u8]] = match rest.first().map(u8::to_ascii_lowercase) {
+            Some(b's') => &[b"secret"],
+            Some(b't') => &[b"token"],
+            Some(b'p') => &[b"passw", b"pwd"],
+            Some(b'a') => &[b"apikey", b"api_key", b"api-key", b"auth"],
+            Some(b'c') => &[b"credential"],
+            Some(b'_') => &[b"_key"],
+            _ => return false,
+        };
+        words.iter().any(|word| rest.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word)))
+    };
+    (0..name.len()).any(|at| name.get(at..).is_some_and(at_end))
 }

@@ -121,6 +121,12 @@ impl Detectors {
     fn has(self, detector: Detector) -> bool {
         self.0 & 1 << detector as u16 != 0
     }
+
+    /// Those whose matches have an unmistakable form.
+    pub(crate) fn strong(self) -> Self {
+        let strong = Detector::ALL.iter().filter(|detector| detector.is_strong() && self.has(**detector));
+        strong.fold(Self::NONE, |found, detector| found.with(*detector))
+    }
 }
 
 /// Minimum length of a value that any detector finds, in bytes.

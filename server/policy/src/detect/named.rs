@@ -90,6 +90,18 @@ static ANCHORS: [bool; 256] = {
     anchors
 };
 
+/// Bytes that end an address's part before its path.
+static ENDS_AUTHORITY: [bool; 256] = {
+    let mut ends = [false; 256];
+    let all = b" \t\n\r\x0c/?#\"'`<>,\\";
+    let mut at = 0;
+    while at < all.len() {
+        ends[all[at] as usize] = true;
+        at += 1;
+    }
+    ends
+};
+
 /// Finds values under names, in one pass over the text.
 pub(super) fn find(text: &[u8], with_secrets: bool, with_facts: bool) -> NamedValues {
     let mut values = NamedValues::default();
@@ -282,7 +294,7 @@ fn address_password(text: &[u8], at: usize) -> Option<Range<usize>> {
     }
     let from = at + 3;
     let rest = text.get(from..text.len().min(from + AUTHORITY_BYTES_MAX))?;
-    let ends = |byte: &u8| byte.is_ascii_whitespace() || b"/?#\"'`<>,\\".contains(byte);
+    let ends = |byte: &u8| ENDS_AUTHORITY[usize::from(*byte)];
     let authority = rest.get(..rest.iter().position(ends).unwrap_or(rest.len()))?;
     let host = memchr::memrchr(b'@', authority)?;
     let colon = memchr::memchr(b':', authority.get(..host)?)?;

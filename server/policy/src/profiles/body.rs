@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use annals_text::hex::encode;
 
-use super::json::{NestingTooDeep, is_json, scan};
+use super::json::{NestingTooDeep, is_json_or_cut, scan};
 use super::profile::{ProfileRules, REDACTED_BODY_BYTES_MAX, RedactedBody};
 use super::search::{PlaceholderTag, RedactionSearch, RedactionSpan};
 use super::stream::{self, EventTextRows};
@@ -58,7 +58,7 @@ fn find(
     let text = body.get(start..).unwrap_or_default();
     let is_text =
         matches!(text.trim_ascii_start().first(), Some(b'"')) && serde_json::from_slice::<&str>(text).is_ok();
-    if is_json(text) || is_text {
+    if is_json_or_cut(text) || is_text {
         if is_streamed_array(text) {
             let mut rows = EventTextRows::default();
             rows.add(search, body, start..body.len(), places)?;
@@ -77,18 +77,13 @@ fn find(
     if stream::is_stream(body) {
         return stream::events(search, body, places);
     }
-    search.flat(body, NameHint::NOTHING, places);
-    if matches!(text.trim_ascii_start().first(), Some(b'{' | b'[')) {
-        // For JSON that was cut off, the decoded texts are searched as well as the source.
-        let mut cut = Vec::new();
-        let paths = &search.rules.paths;
-        scan(text, paths, &mut |token| {
-            search.token(text, token.what, token.range, token.hint, 0, &mut cut);
-        })?;
-        places.extend(cut.into_iter().map(|mut place| {
-            place.range = place.range.start + start..(place.range.end + start).min(body.len());
-            place
-        }));
+    if !matches!(text.trim_ascii_start().first(), Some(b'{' | b'[')) {
+        search.flat(body, NameHint::NOTHING, places);
+        return Ok(());
+    }
+    search.damaged_json(text, places)?;
+    for place in places.iter_mut() {
+        place.range = place.range.start + start..(place.range.end + start).min(body.len());
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Scans JSON into texts with positions: one pass, no tree, a stack of bounded depth.
 //!
-//! The input is known to be JSON ([`is_json`]). Texts are passed on as written. [`decode`] undoes their
+//! The input is JSON, or begins as JSON and was cut off or damaged. Texts are passed on as written. [`decode`] undoes their
 //! escapes and remembers the positions, so that a match in the decoded text is removed from the source, and
 //! all bytes around it stay.
 
@@ -24,6 +24,12 @@ pub(super) struct NestingTooDeep;
 pub(super) fn is_json(text: &[u8]) -> bool {
     matches!(text.trim_ascii_start().first(), Some(b'{' | b'['))
         && serde_json::from_slice::<IgnoredAny>(text).is_ok()
+}
+
+/// Whether a text is one JSON value, or the beginning of one that was cut off.
+pub(super) fn is_json_or_cut(text: &[u8]) -> bool {
+    matches!(text.trim_ascii_start().first(), Some(b'{' | b'['))
+        && serde_json::from_slice::<IgnoredAny>(text).map_or_else(|error| error.is_eof(), |_| true)
 }
 
 /// The kind of a JSON token.
@@ -273,6 +279,18 @@ pub(super) fn scan(
             _ => at += 1,
         }
     }
+    // A value that was cut off is removed to the end.
+    if let Some((level, start)) = levels.iter().find_map(|level| match level.named {
+        Some((PathEffect::Removed, start)) => Some((level, start)),
+        _ => None,
+    }) {
+        each(LenientToken {
+            what: LenientTokenKind::NamedValue,
+            range: start..json.len(),
+            hint: NameHint::NOTHING,
+            path_hash: level.own_way,
+        });
+    }
     Ok(salt)
 }
 
@@ -365,11 +383,39 @@ pub(super) fn decode(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<Escap
     read.extend_from_slice(written.get(at..).unwrap_or_default());
 }
 
-/// The source range of a decoded range, extended to whole escapes.
-pub(super) fn written(range: Range<usize>, escapes: &[EscapeSpan]) -> Range<usize> {
-    let place = |at: usize, is_end: bool| {
-        let before = escapes.partition_point(|escape| escape.read_at < at);
-        let Some(escape) = before.checked_sub(1).and_then(|last| escapes.get(last)) else { return at };
+/// How many escapes further a position is looked for one by one.
+const ESCAPES_NEAR: usize = 8;
+
+/// Translates ranges of a decoded text into those of its source. Ranges that follow each other are found at once.
+pub(super) struct EscapePlaces<'e> {
+    escapes: &'e [EscapeSpan],
+    /// How many escapes stand before the position that was looked up last.
+    before: usize,
+}
+
+impl<'e> EscapePlaces<'e> {
+    pub(super) fn new(escapes: &'e [EscapeSpan]) -> Self {
+        Self { escapes, before: 0 }
+    }
+
+    /// The source range of a decoded range, extended to whole escapes.
+    pub(super) fn written(&mut self, range: Range<usize>) -> Range<usize> {
+        self.place(range.start, false)..self.place(range.end, true)
+    }
+
+    fn place(&mut self, at: usize, is_end: bool) -> usize {
+        let stands_before = |escape: &EscapeSpan| escape.read_at < at;
+        let is_ahead =
+            self.before.checked_sub(1).and_then(|last| self.escapes.get(last)).is_none_or(stands_before);
+        let rest = self.escapes.get(self.before..).filter(|_| is_ahead).unwrap_or_default();
+        let near = rest.iter().take(ESCAPES_NEAR).take_while(|escape| stands_before(escape)).count();
+        self.before = match is_ahead && near < ESCAPES_NEAR {
+            true => self.before + near,
+            false => self.escapes.partition_point(stands_before),
+        };
+        let Some(escape) = self.before.checked_sub(1).and_then(|last| self.escapes.get(last)) else {
+            return at;
+        };
         let past = at - escape.read_at;
         if past >= escape.read_len {
             escape.written_at + escape.written_len + past - escape.read_len
@@ -378,6 +424,31 @@ pub(super) fn written(range: Range<usize>, escapes: &[EscapeSpan]) -> Range<usiz
         } else {
             escape.written_at
         }
-    };
-    place(range.start, false)..place(range.end, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looked up in any order, each range is the one that a search from the start finds.
+    #[test]
+    fn ranges_of_decoded_texts_are_found_in_any_order() {
+        let text: String =
+            (0..200).map(|at| ["a", "\\n", "bc", "\\u0041", "\\ud83d\\ude00"][at * 7 % 5]).collect();
+        let (mut read, mut escapes) = (Vec::new(), Vec::new());
+        decode(text.as_bytes(), &mut read, &mut escapes);
+        let mut all = EscapePlaces::new(&escapes);
+        let mut at = 17;
+        for _ in 0..2000 {
+            at = (at * 31 + 7) % read.len();
+            let range = at..(at + at % 9).min(read.len());
+            let again = EscapePlaces::new(&escapes).written(range.clone());
+            assert_eq!(all.written(range.clone()), again, "{range:?}");
+            let (mut back, mut none) = (Vec::new(), Vec::new());
+            decode(&text.as_bytes()[again], &mut back, &mut none);
+            let wanted = &read[range];
+            assert!(back.windows(wanted.len().max(1)).any(|part| part == wanted) || wanted.is_empty());
+        }
+    }
 }

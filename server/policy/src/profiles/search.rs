@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::disguise::decode_disguised;
-use super::json::{LenientTokenKind, decode, is_json, scan, written};
+use super::json::{EscapePlaces, LenientTokenKind, NestingTooDeep, decode, is_json_or_cut, scan};
 use super::profile::{ProfileRules, RedactionKind};
 use crate::detect::{self, Detector, DetectorHit, NameHint};
 
@@ -40,11 +40,31 @@ pub(super) struct RedactionSearch<'p> {
     pub(super) rules: &'p ProfileRules,
     key: &'p [u8; 32],
     hits: Vec<DetectorHit>,
+    depth: SearchDepth,
+}
+
+/// How much of a text is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SearchDepth {
+    /// As written, and decoded if parts of it are disguised.
+    Full,
+    /// Only decoded: it was searched as written before.
+    Decoded,
+    /// As `Full`, for values of an unmistakable form only.
+    Strong,
 }
 
 impl<'p> RedactionSearch<'p> {
     pub(super) fn new(rules: &'p ProfileRules, key: &'p [u8; 32]) -> Self {
-        Self { rules, key, hits: Vec::new() }
+        Self { rules, key, hits: Vec::new(), depth: SearchDepth::Full }
+    }
+
+    /// Runs a search of another depth.
+    pub(super) fn at_depth<T>(&mut self, depth: SearchDepth, search: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.depth, depth);
+        let found = search(self);
+        self.depth = before;
+        found
     }
 
     /// The tag of a value.
@@ -86,7 +106,7 @@ impl<'p> RedactionSearch<'p> {
         place.range = range;
     }
 
-    /// Searches a text, which may itself be JSON.
+    /// Searches a text, which may itself be JSON, whole or cut off.
     pub(super) fn text(
         &mut self,
         text: &[u8],
@@ -94,7 +114,7 @@ impl<'p> RedactionSearch<'p> {
         layer: usize,
         places: &mut Vec<RedactionSpan>,
     ) {
-        if layer < LAYERS_MAX && is_json(text) {
+        if layer < LAYERS_MAX && is_json_or_cut(text) {
             let from = places.len();
             let none = super::json::ProfilePaths::default();
             let scanned = scan(text, &none, &mut |token| {
@@ -163,8 +183,9 @@ impl<'p> RedactionSearch<'p> {
                 let (mut read, mut escapes) = (Vec::with_capacity(raw.len()), Vec::new());
                 decode(raw, &mut read, &mut escapes);
                 self.text(&read, near, layer + 1, places);
+                let mut stand = EscapePlaces::new(&escapes);
                 for place in places.iter_mut().skip(from) {
-                    let stands = written(place.range.clone(), &escapes);
+                    let stands = stand.written(place.range.clone());
                     self.move_span(place, &read, stands.start + range.start..stands.end + range.start);
                 }
             }
@@ -179,20 +200,68 @@ impl<'p> RedactionSearch<'p> {
 
     /// Searches a text as written, and decoded if parts of it are disguised (`disguise`).
     pub(super) fn flat(&mut self, text: &[u8], near: NameHint, places: &mut Vec<RedactionSpan>) {
-        self.search_once(text, near, places);
+        let as_written = self.depth != SearchDepth::Decoded;
+        if as_written {
+            self.search_once(text, near, places);
+        }
+        if !self.disguised(text, near, places) && !as_written {
+            self.search_once(text, near, places);
+        }
+    }
+
+    /// Searches a text decoded, if parts of it are disguised. Returns whether they are.
+    fn disguised(&mut self, text: &[u8], near: NameHint, places: &mut Vec<RedactionSpan>) -> bool {
         let (mut read, mut escapes) = (Vec::new(), Vec::new());
-        if decode_disguised(text, &mut read, &mut escapes) {
-            let from = places.len();
-            self.search_once(&read, near, places);
-            for place in places.iter_mut().skip(from) {
-                self.move_span(place, &read, written(place.range.clone(), &escapes));
-            }
+        if !decode_disguised(text, &mut read, &mut escapes) {
+            return false;
+        }
+        let from = places.len();
+        self.search_once(&read, near, places);
+        let mut stand = EscapePlaces::new(&escapes);
+        for place in places.iter_mut().skip(from) {
+            let stands = stand.written(place.range.clone());
+            self.move_span(place, &read, stands);
+        }
+        true
+    }
+
+    /// Searches a text that begins as JSON and is none. Nothing is searched more than twice: the whole as written, and
+    /// each JSON text in it, and what stands between them, decoded.
+    pub(super) fn damaged_json(
+        &mut self,
+        text: &[u8],
+        places: &mut Vec<RedactionSpan>,
+    ) -> Result<(), NestingTooDeep> {
+        self.search_once(text, NameHint::NOTHING, places);
+        self.at_depth(SearchDepth::Decoded, |search| {
+            let (paths, mut from) = (&search.rules.paths, 0);
+            scan(text, paths, &mut |token| {
+                if token.what == LenientTokenKind::Number && !is_number(text, &token.range) {
+                    return;
+                }
+                search.between(text, from..token.range.start, places);
+                from = token.range.end;
+                search.token(text, token.what, token.range, token.hint, 0, places);
+            })?;
+            search.between(text, from..text.len(), places);
+            Ok(())
+        })
+    }
+
+    /// Searches decoded what stands between JSON texts.
+    fn between(&mut self, text: &[u8], range: Range<usize>, places: &mut Vec<RedactionSpan>) {
+        let from = places.len();
+        self.disguised(text.get(range.clone()).unwrap_or_default(), NameHint::NOTHING, places);
+        for place in places.iter_mut().skip(from) {
+            place.range = place.range.start + range.start..place.range.end + range.start;
         }
     }
 
     fn search_once(&mut self, text: &[u8], near: NameHint, places: &mut Vec<RedactionSpan>) {
         let mut hits = std::mem::take(&mut self.hits);
-        detect::find(text, self.rules.detectors, near, &mut hits);
+        let is_strong = self.depth == SearchDepth::Strong;
+        let detectors = if is_strong { self.rules.detectors.strong() } else { self.rules.detectors };
+        detect::find(text, detectors, near, &mut hits);
         places.extend(hits.drain(..).map(|DetectorHit { range, detector }| RedactionSpan {
             range,
             kind: RedactionKind::Detector(detector),
@@ -201,7 +270,7 @@ impl<'p> RedactionSearch<'p> {
             first: true,
         }));
         self.hits = hits;
-        if self.rules.patterns.is_empty() {
+        if is_strong || self.rules.patterns.is_empty() {
             return;
         }
         let mut at = 0;
@@ -216,6 +285,14 @@ impl<'p> RedactionSearch<'p> {
             at += chunk.valid().len() + chunk.invalid().len();
         }
     }
+}
+
+/// Whether a number stands by itself, and not within a word of damaged JSON.
+fn is_number(text: &[u8], range: &Range<usize>) -> bool {
+    let head = text.get(..range.start).unwrap_or_default();
+    let digits = text.get(range.clone()).unwrap_or_default();
+    matches!(head.last(), None | Some(b':' | b',' | b'[' | b' ' | b'\t' | b'\n' | b'\r'))
+        && digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'))
 }
 
 /// The normal form of a value: digits of cards and phone numbers, IBANs without blanks, addresses in lower

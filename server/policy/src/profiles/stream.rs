@@ -12,10 +12,10 @@ use std::ops::Range;
 use foldhash::fast::RandomState;
 
 use super::json::{
-    EscapeSpan, LenientToken, LenientTokenKind, NestingTooDeep, decode, is_json, scan, written,
+    EscapePlaces, EscapeSpan, LenientToken, LenientTokenKind, NestingTooDeep, decode, is_json, scan,
 };
 use super::profile::RedactionKind;
-use super::search::{RedactionSearch, RedactionSpan};
+use super::search::{RedactionSearch, RedactionSpan, SearchDepth};
 use crate::detect::NameHint;
 
 /// Maximum number of joined rows; further texts are searched individually.
@@ -174,7 +174,8 @@ impl EventTextRow {
         }
         if self.pieces.len() > 1 && (is_joined || !self.near.is_id()) {
             found.clear();
-            search.text(&self.text, self.near, 1, &mut found);
+            let depth = if is_joined { SearchDepth::Full } else { SearchDepth::Strong };
+            search.at_depth(depth, |search| search.text(&self.text, self.near, 1, &mut found));
             alone.sort_by_key(|place: &RedactionSpan| place.range.start);
             let mut taken: Vec<Range<usize>> = Vec::new();
             for RedactionSpan { range, .. } in &alone {
@@ -227,7 +228,7 @@ impl EventTextRow {
             if start >= end {
                 continue;
             }
-            let stands = written(start - piece.at..end - piece.at, &piece.escapes);
+            let stands = EscapePlaces::new(&piece.escapes).written(start - piece.at..end - piece.at);
             let range = stands.start + piece.body.start..stands.end + piece.body.start;
             places.push(RedactionSpan { range, tag, first: place.first && first, ..place.clone() });
             first = false;

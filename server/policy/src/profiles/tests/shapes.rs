@@ -71,6 +71,38 @@ fn cut_json_is_redacted() {
     assert_eq!(short(&found), r#"{"a":"[email]","c":"[email]","e":"f@exam"#);
 }
 
+/// A path removes a value to the end where the body was cut within it, though nothing else in it is secret.
+#[test]
+fn path_removes_a_value_that_was_cut() {
+    let redactor = redactor_with("detect = []\npaths = '$.a.b'");
+    for cut in [
+        r#"{"c":1,"a":{"b":{"x":"plain","y":["wo"#,
+        r#"{"c":1,"a":{"b":[1,{"#,
+        r#"{"c":1,"a":{"b":"plain wo"#,
+    ] {
+        let found = shown(&redactor, cut);
+        assert!(
+            found.starts_with(r#"{"c":1,"a":{"b":"#) && !found.contains("plain") && !found.contains("[1"),
+            "{found}"
+        );
+    }
+}
+
+/// JSON with a fault in it: texts in it are decoded, what stands between them is, too, and JSON in it is read.
+#[test]
+fn damaged_json_is_redacted() {
+    let body = concat!(
+        r#"{"a":x,"b":"b@example.com","c":"d\u0040example.com", e%40example.com: "f&#64;example.com","#,
+        r#""phone":"415 555 0100","arguments":"{\"api_key\":\"\\u0061B3dE5gH7jK9mN1p\",\"g\":\"h\u0040example.com"#,
+    );
+    let found = short(&shown(&safe(), body));
+    let wanted = concat!(
+        r#"{"a":x,"b":"[email]","c":"[email]", [email]: "[email]","phone":"[phone]","#,
+        r#""arguments":"{\"api_key\":\"[entropy]\",\"g\":\"[email]"#,
+    );
+    assert_eq!(found, wanted);
+}
+
 #[test]
 fn needed_ids_stay() {
     let id = "toolu_01A09q90qw90lq917835lq9X";
