@@ -25,6 +25,7 @@ pub(super) struct Command {
 pub(super) struct CommandTraits {
     pub(super) whole: bool,
     pub(super) apart: bool,
+    pub(super) joined: bool,
     pub(super) write: bool,
     pub(super) no_auth: bool,
     pub(super) no_multi: bool,
@@ -43,6 +44,7 @@ impl CommandTraits {
         Self {
             whole: is("whole"),
             apart: is("apart"),
+            joined: is("joined"),
             write: is("write"),
             no_auth: is("no_auth"),
             no_multi: is("no_multi"),

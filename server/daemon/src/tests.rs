@@ -39,6 +39,8 @@ pub(super) struct TestClient<'a> {
     bench: &'a DaemonBench,
     session: Session,
     requests: RequestDecoder,
+    /// How many turns it took so far.
+    turns: usize,
 }
 
 impl DaemonBench {
@@ -84,7 +86,7 @@ impl DaemonBench {
         let session = Session::new(ClientInfo { id: 7, ..ClientInfo::default() }, grant, true);
         let limits =
             if session.grant.is_some() { RequestLimits::CLIENT } else { RequestLimits::UNAUTHENTICATED };
-        TestClient { bench: self, session, requests: RequestDecoder::new(limits) }
+        TestClient { bench: self, session, requests: RequestDecoder::new(limits), turns: 0 }
     }
 }
 
@@ -94,6 +96,7 @@ impl TestClient<'_> {
         let (mut input, mut all) = (bytes, Vec::new());
         loop {
             let mut turn = run_turn(&self.bench.daemon, &mut self.session, &mut self.requests, &mut input);
+            self.turns += 1;
             self.bench.runtime.block_on(await_settled(&self.session, &mut turn));
             all.append(&mut turn.out);
             if turn.end.is_some() || !turn.more {

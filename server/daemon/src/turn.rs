@@ -21,6 +21,8 @@ use annals_wire::words::error_code;
 const COMMANDS_MAX: usize = 1024;
 const STAGED_BYTES_MAX: usize = 4 << 20;
 const REPLY_BYTES_MAX: usize = 256 << 10;
+/// Maximum number of offloaded commands that run in one turn: their replies are sent together.
+const JOINED_MAX: usize = 128;
 /// Maximum number of commands in a transaction, and of their bytes.
 const QUEUED_MAX: usize = 64 << 10;
 const QUEUED_BYTES_MAX: usize = 64 << 20;
@@ -220,6 +222,9 @@ pub(super) fn run_turn(
         }
     };
     let mut work = TurnBatch::new(&tenant.databases);
+    // The offload of the commands before, if the next one may join them.
+    let mut joins: Option<Offload> = None;
+    let is_joined = |name: &[u8]| daemon.table.find(name).is_some_and(|command| command.traits.joined);
     loop {
         if turn.commands >= COMMANDS_MAX
             || turn.out.len() >= REPLY_BYTES_MAX
@@ -249,6 +254,17 @@ pub(super) fn run_turn(
             }
         };
         let Some(name) = request.first() else { continue };
+        let is_offloaded = session.offload.is_some() || joins.is_some();
+        let joins_now = is_offloaded && is_joined(name);
+        if let Some(offload) = joins.take() {
+            if !joins_now {
+                session.held_command =
+                    Some(HeldCommand { words: request, until: None, waits: false, offload: None });
+                turn.more = true;
+                break;
+            }
+            session.offload = Some(offload);
+        }
         if session.local
             && session.may_join_as_recorder()
             && session.transaction.is_none()
@@ -289,7 +305,9 @@ pub(super) fn run_turn(
         } else {
             RequestLimits::UNAUTHENTICATED
         });
-        if session.offload.take().is_some() || session.grant_changed {
+        let offload = session.offload.take();
+        joins = offload.filter(|_| joins_now && turn.commands < JOINED_MAX);
+        if offload.is_some() && joins.is_none() || session.grant_changed {
             turn.more = true;
             break;
         }

@@ -336,6 +336,57 @@ fn replied_memory_writes_survive_a_crash() {
     assert_eq!(memory.feedback(&whose, "a").unwrap().unwrap().count, 1);
 }
 
+/// Each entry of a pipeline took a thread, a sync and a reply of its own, so that a daemon kept 3,400 a second. They
+/// share turns now, and whatever follows them reads them.
+#[test]
+fn pipelined_entries_share_turns() {
+    let bench = DaemonBench::new();
+    let mut client = bench.client();
+    let packed = |words: &[&str]| {
+        let mut bytes = format!("*{}\r\n", words.len());
+        words.iter().for_each(|word| bytes += &format!("${}\r\n{word}\r\n", word.len()));
+        bytes
+    };
+    let put = |id: &str, answer: &str| {
+        let entry = format!(
+            "{{\"id\":\"{id}\",\"value\":{{\"query\":\"Case {id}?\",\"finalContent\":\"{answer}\"}}}}"
+        );
+        packed(&["MEM.PUT", &entry, "EMBED", "CONVERSATION", "c"])
+    };
+    let version = |id: &str| {
+        packed(&["MEM.PUTIF", &format!("{{\"id\":\"{id}\",\"value\":1}}"), "77", "CONVERSATION", "c"])
+    };
+    // An entry that replaces one of the same pipeline, a faulty one in the middle, and commands that read what was put.
+    let sent = [
+        put("a", "first"),
+        put("b", "other"),
+        packed(&["mem.put", "{\"id\":", "EMBED"]),
+        put("a", "second"),
+        packed(&["PING"]),
+        put("d", "last"),
+        packed(&["MEM.GET", "d", "CONVERSATION", "c"]),
+        packed(&["MEM.GET", "a", "CONVERSATION", "c"]),
+        version("d"),
+    ]
+    .concat();
+    let (replies, _) = client.bytes(sent.as_bytes());
+    let mut rest = replies.as_str();
+    for expected in
+        ["*1|$1|a|", "*1|$1|b|", "-ERR ", "*1|$1|a|", "+PONG|", "*1|$1|d|", "last", "second", "|applied|:0|"]
+    {
+        let at = rest.find(expected).unwrap_or_else(|| panic!("{expected} is missing in {rest}"));
+        rest = &rest[at + expected.len()..];
+    }
+    assert!(!rest.contains("|*1|$1|"), "{rest}");
+    // 300 entries in a turn each were 600 turns.
+    client.turns = 0;
+    let many: String = (0..300).map(|number| put(&format!("n{number}"), "kept")).collect();
+    let (replies, _) = client.bytes(many.as_bytes());
+    assert_eq!(replies.matches("*1|").count(), 300);
+    assert!(client.turns <= 7, "{} turns", client.turns);
+    assert!(client.mem("mem.get|n299|conversation|c").contains("kept"));
+}
+
 /// A token with a profile read the secrets of a run in the memory's entry, or nothing at all.
 #[test]
 fn redacted_reader_sees_redacted_memory() {

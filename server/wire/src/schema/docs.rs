@@ -4,8 +4,10 @@ use super::CommandSchema;
 use crate::resp::Reply;
 
 /// Flags that exist only in annals.
-const OWN: [&str; 10] =
-    ["settled", "apart", "whole", "stores", "operate", "action", "changes", "reveals", "redacts", "both"];
+const OWN: [&str; 11] = [
+    "settled", "apart", "whole", "joined", "stores", "operate", "action", "changes", "reveals", "redacts",
+    "both",
+];
 
 /// The entry of COMMAND and COMMAND INFO.
 pub fn info_entry(command: &CommandSchema) -> Reply {

@@ -10,7 +10,7 @@ const WRITE: &[&str] = &["write", "apart"];
 const BOTH: &[&str] = &["write", "apart", "both"];
 
 pub(super) const COMMANDS: &[CommandSchema] = &[
-    command("memory", "mem.put", -2, WRITE)
+    command("memory", "mem.put", -2, &["write", "apart", "joined"])
         .arguments(
             "entry [entry ...] [EMBED] [EMBEDDER embedder] [NAMESPACE namespace] [TENANT tenant] [PRINCIPAL \
              principal] [CONVERSATION conversation]",

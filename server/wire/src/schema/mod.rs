@@ -46,6 +46,8 @@ pub struct CommandSchema {
     /// - `no_auth`: allowed before login. `no_multi`: runs at once within a transaction.
     /// - `settled`: runs only when all earlier writes of the connection are on disk.
     /// - `apart`, `whole`: offloaded to a thread, so that it delays no other connection.
+    /// - `joined`: an offloaded command that runs in one turn with those of this flag that follow it: none reads what
+    ///   another wrote.
     /// - `stores`: its values are stored by the engine; long values are handed to it in advance.
     /// - `operate`: concerns the whole store. `action`: the store records that it was executed.
     /// - `changes`: changes the store for an operator, and records that itself.
