@@ -215,6 +215,20 @@ export async function fill(daemon) {
   }
   await daemon.end('long');
 
+  // Memories of two conversations, and sessions that one of them misled.
+  const remember = (id, query, finalContent, conversation, toolCalls = []) => daemon.ask('POST', '/v1/memory/entries', {
+    entries: [{ id, value: { query, finalContent, toolCalls } }], embed: true, tenant: 'airline', conversation });
+  await remember('turn-1', 'May reservation ZFA04Y be cancelled? It is basic economy, booked yesterday.', 'Cancelled: it was booked 20 hours ago, and within 24 hours every reservation may be cancelled.', 'zfa04y',
+    [{ name: 'get_reservation_details', args: '{"reservation_id":"ZFA04Y"}', resultPreview: '{"cabin":"basic_economy","created_at":"2024-05-14T19:00:00"}' }]);
+  await remember('turn-1', 'May reservation K1NW8N be cancelled? It is basic economy without insurance.', 'REJECTED: basic economy without insurance, booked nine days ago.', 'k1nw8n');
+  await remember('turn-2', 'Which compensation is due for a delayed flight?', 'A certificate of 50 dollars for each passenger, once the delay is confirmed.', 'k1nw8n');
+  const session = (sessionId, outcome, more) => daemon.ask('POST', '/v1/diagnostics/sessions', { session: { sessionId, outcome, orgId: 'airline', ...more } });
+  for (let number = 0; number < 6; number += 1) {
+    await session(`refund-${number}`, number === 4 ? 'rework' : 'rejected', { injectedObservationIds: ['airline/_/k1nw8n/turn-2'],
+      toolCallSummary: [{ tool: 'issue_certificate', success: number % 2 === 0 }], errorsEncountered: [{ message: number % 2 ? '1 test failed' : 'the amount is wrong', tool: number % 2 ? 'pytest' : 'issue_certificate', recoverable: false }] });
+  }
+  for (let number = 0; number < 3; number += 1) await session(`cancel-${number}`, 'accepted', { injectedObservationIds: ['airline/_/zfa04y/turn-1'] });
+
   // A decision with two inputs.
   const decided = await daemon.ask('POST', '/v1/cstp', { jsonrpc: '2.0', id: 1, method: 'cstp.recordDecision', params: {
     decision: 'Keep the ledger in Postgres', confidence: 0.85, category: 'architecture', reasons: [{ type: 'analysis', text: 'It is there already.' }],

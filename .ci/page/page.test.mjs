@@ -155,8 +155,8 @@ const VIEWS = [
   ['runs', '#/runs', /fork-99.*failed/s], ['failed-runs', '#/runs?status=failed', /fork-98/], ['no-match', '#/runs?agent=nobody', /No run matches.*agent nobody/s],
   ['run', '#/run/timed/4', /as before.*SK1472.*Answer/s], ['run-failed', '#/run/timed', /Failed: search answered: upstream timed out after 5 s/],
   ['raw', '#/run/timed/4?raw=request', /"model":"gpt-4o"/], ['compare', '#/compare/timed/fork-4', /differ.*the same in both|only in the/s], ['forks', '#/forks/timed', /99 forks.*fork-1 /s],
-  ['memory', '#/memory?q=cancel%20a%20reservation', /Recall/], ['decisions', '#/decisions', /Keep the ledger/], ['decision', `#/decisions?id=${decision}`, /Read the load.*2 inputs converge/s],
-  ['search', '#/search?q=book%20me%20a%20flight', /as it stands.*Book me a flight to Oslo/s], ['lessons', '#/lessons', /Failures by category/], ['store', '#/store', /bodies of frames.*ledger root/s],
+  ['memory', '#/memory?q=May%20the%20basic%20economy%20reservation%20ZFA04Y%20be%20cancelled%3F&tenant=airline', /airline\/_\/zfa04y.*what a prompt would get/s], ['decisions', '#/decisions', /Keep the ledger/], ['decision', `#/decisions?id=${decision}`, /Read the load.*2 inputs converge/s],
+  ['search', '#/search?q=book%20me%20a%20flight', /as it stands.*Book me a flight to Oslo/s], ['lessons', '#/lessons', /test_failure.*airline\/_\/k1nw8n\/turn-2.*refund-5/s], ['store', '#/store', /bodies of frames.*ledger root/s],
   ['hostile', `#/run/${encodeURIComponent(`hostile <script> ${'\u202e'}txt`)}/1`, /<script>window/], ['gone', '#/run/none', /No such run/],
 ];
 

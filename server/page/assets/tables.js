@@ -47,10 +47,12 @@ function ifMade(asked, none) {
 class MemoryView extends SectionsView {
   constructor(app, route) {
     const asked = route.query.q ?? "";
+    // What one tenant remembers is never found for another.
+    const tenant = h("input", { name: "tenant", value: route.query.tenant ?? "", "aria-label": "tenant", placeholder: "tenant, if there are some", size: "24" });
     const box = h("input", { type: "search", name: "q", value: asked, "aria-label": "question", placeholder: "a question, for example: may a basic economy ticket be cancelled?" });
-    const form = h("form", { role: "search", on: { submit: (event) => { event.preventDefault(); location.hash = routeHash(["memory"], { q: box.value.trim() || null }); } } }, box, h("button", {}, "recall"));
+    const form = h("form", { role: "search", on: { submit: (event) => { event.preventDefault(); location.hash = routeHash(["memory"], { q: box.value.trim() || null, tenant: tenant.value.trim() || null }); } } }, box, tenant, h("button", {}, "recall"));
     super(app, "memory", [
-      ["Recall", async (source) => [form, asked && await recalled(source, asked)]],
+      ["Recall", async (source) => [form, asked && await recalled(source, asked, route.query.tenant)]],
       ["Definitions", async (source) => {
         const { definitions } = await ifMade(source.get("/v1/memory/definitions"), { definitions: [] });
         return plainTable([["id", (row) => row.id], ["description", (row) => row.description], ["strategy", (row) => JSON.stringify(row.strategy ?? {})], ["projection", (row) => JSON.stringify(row.projection ?? "")]], definitions, "No definition of a memory is stored.");
@@ -59,17 +61,20 @@ class MemoryView extends SectionsView {
     this.question = box;
   }
 
-  update(route) { if ((route.query.q ?? "") !== (this.asked ?? route.query.q ?? "")) this.app.reopen(); }
+  update({ query }) {
+    const asked = this.asked ?? query;
+    if (query.q !== asked.q || query.tenant !== asked.tenant) this.app.reopen();
+  }
   get keys() { return { f: ["question", () => this.question.focus()] }; }
 
   open(route) {
-    this.asked = route.query.q ?? "";
+    this.asked = route.query;
     return super.open(route);
   }
 }
 
-async function recalled(source, question) {
-  const found = await ifMade(source.post("/v1/memory/search", { question, across: true, k: 20, min_score: 0, budget: 1000 }), { hits: [] });
+async function recalled(source, question, tenant) {
+  const found = await ifMade(source.post("/v1/memory/search", { question, across: true, k: 20, min_score: 0, budget: 1000, ...(tenant && { tenant }) }), { hits: [] });
   const text = (row) => row.entry.value?.query ?? row.entry.value?.content ?? JSON.stringify(row.entry.value);
   return [plainTable([["score", (row) => row.score.toFixed(3), true], ["id", (row) => row.id], ["identity", (row) => row.identity], ["decided", (row) => row.decided_at], ["entry", (row) => String(typeof text(row) === "string" ? text(row) : JSON.stringify(text(row))).slice(0, 400)]], found.hits, "Nothing that is stored is near to the question."),
     found.text && h("details", {}, h("summary", {}, `what a prompt would get (about ${countText(Math.ceil(found.text.length / 4))} tokens)`), h("pre", { class: "body" }, found.text))];
@@ -137,15 +142,43 @@ class LessonsView extends SectionsView {
       }],
       ["Misleading observations", async (source) => {
         const { observations } = await ifMade(source.get("/v1/diagnostics/misleading"), { observations: [] });
-        const rows = await Promise.all(observations.slice(0, 50).map(async (observation) => ({ observation, ...(await source.get("/v1/diagnostics/weight", { observation })) })));
-        return plainTable([["observation", (row) => row.observation], ["weight", (row) => row.weight.toFixed(2), true]], rows, "None: at least three failed sessions and no accepted one were given such an observation.");
+        const rows = await Promise.all(observations.slice(0, 50).map(async (observation) => ({
+          observation, ...(await source.get("/v1/diagnostics/weight", { observation })), ...(await source.get("/v1/diagnostics/history", { observation })) })));
+        return plainTable([["observation", (row) => row.observation], ["weight", (row) => row.weight.toFixed(2), true], ["sessions", (row) => countText(row.changes.length), true],
+          ["weight over time", (row) => weightChart(row.changes)]], rows, "None: at least three failed sessions and no accepted one were given such an observation.");
       }],
-      ["Latest changes", async (source) => {
-        const { events } = await ifMade(source.get("/v1/diagnostics/audit", { count: 100 }), { events: [] });
-        return plainTable([["when", (row) => row.at ?? row.time ?? ""], ["event", (row) => row.type ?? row.event ?? ""], ["details", (row) => JSON.stringify(row)]], events, "Nothing has happened yet.");
+      ["Doubled rates, the latest first", async (source) => {
+        const events = await latestEvents(source);
+        return plainTable([["when", (row) => timeText(row.recordedAt * 1e6)], ["observation", (row) => row.observationId], ["session", (row) => row.sessionId],
+          ["before", (row) => row.metadata.previousWeight.toFixed(2), true], ["after", (row) => row.metadata.newWeight.toFixed(2), true]], events, "None: a misleading observation of a failed session loses weight at twice the rate.");
       }],
     ]);
   }
+}
+
+/// The last 100 events of the audit log, which is read from its beginning.
+async function latestEvents(source) {
+  const [page, pages] = [1000, 50];
+  let latest = [];
+  for (let from = 0; from < page * pages; from += page) {
+    const { events } = await ifMade(source.get("/v1/diagnostics/audit", { from, count: page }), { events: [] });
+    latest = [...latest, ...events].slice(-100);
+    if (events.length < page) break;
+  }
+  return latest.reverse();
+}
+
+/// The weights that an observation has had, from 0 at the bottom to 1, a step for each session.
+function weightChart(changes) {
+  if (changes.length === 0) return "";
+  const [width, height, edge] = [160, 28, 3];
+  const weights = [changes[0].previousWeight, ...changes.map((change) => change.newWeight)];
+  const x = (at) => (at / weights.length) * width;
+  const y = (weight) => edge + (1 - weight) * (height - 2 * edge);
+  const line = weights.map((weight, at) => `${at ? `L${x(at).toFixed(1)},${y(weight).toFixed(1)} ` : `M0,${y(weight).toFixed(1)}`}L${x(at + 1).toFixed(1)},${y(weight).toFixed(1)}`).join("");
+  const told = weights.map((weight) => weight.toFixed(2)).join(", ");
+  return svg("svg", { width, height, role: "img", "aria-label": `weights: ${told}` }, svg("title", {}, told),
+    [0, 1].map((weight) => svg("line", { class: "guide", x1: 0, x2: width, y1: y(weight), y2: y(weight) })), svg("path", { class: "series disk", d: line }));
 }
 
 /// What the store's bytes are for, in words.
