@@ -166,7 +166,7 @@ struct HeldWords {
 impl TermRarity {
     /// Counts the living entries of a part.
     pub(in super::super) fn count_part(&mut self, lists: &QuestionLists) {
-        self.all += lists.living.count();
+        self.count_more(lists.living.count());
         for (holding, term) in self.holding.iter_mut().zip(&lists.terms) {
             for list in [&term.main, &term.other] {
                 let both = list.words().iter().zip(lists.living.words());
@@ -193,8 +193,8 @@ impl TermRarity {
             return;
         }
         let (mut there, mut all) = (vec![0u64; lists.count], 0u64);
-        for ((term, lists), holding) in asked.terms.iter().zip(&lists.terms).zip(&self.holding) {
-            let weight = self.score_weight(term, *holding);
+        for ((term, lists), weight) in asked.terms.iter().zip(&lists.terms).zip(self.weights()) {
+            let weight = term.score_weight(*weight);
             all += weight * CREDIT_MAIN;
             lists.for_each_credit(&among, &mut |entry, credit| add(&mut there, entry, weight * credit));
         }
@@ -211,9 +211,9 @@ impl TermRarity {
         let mut held = vec![HeldWords::default(); lists.count];
         let (mut words, mut all) = (0u64, 0u64);
         let counted = |term: &QuestionTerm| term.role != TermRole::Empty;
-        let terms = asked.terms.iter().zip(&lists.terms).zip(&self.holding);
-        for ((term, lists), holding) in terms.filter(|((term, _), _)| counted(term)) {
-            let (weight, is_name) = (self.answer_weight(term, *holding), term.role == TermRole::Name);
+        let terms = asked.terms.iter().zip(&lists.terms).zip(self.weights());
+        for ((term, lists), weight) in terms.filter(|((term, _), _)| counted(term)) {
+            let (weight, is_name) = (term.answer_weight(*weight), term.role == TermRole::Name);
             words += 1;
             all += weight * CREDIT_MAIN;
             lists.for_each_kind_credit(among, &mut |entry, credit| {

@@ -12,6 +12,7 @@
 //! nothing there, frequent English words count half, and a verb of deciding also matches the other verbs of
 //! its kind.
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 
 use super::card::CardView;
@@ -53,6 +54,18 @@ pub(super) struct QuestionTerm {
     /// Other words of its kind.
     pub(super) kind: Vec<u32>,
     pub(super) grams: Vec<u16>,
+}
+
+impl QuestionTerm {
+    /// Its weight when an answer is looked for.
+    pub(super) fn answer_weight(&self, weight: u64) -> u64 {
+        if self.role == TermRole::Frequent { weight / FREQUENT_DIVISOR } else { weight }
+    }
+
+    /// Its weight in a score.
+    pub(super) fn score_weight(&self, weight: u64) -> u64 {
+        if self.is_common { weight / COMMON_DIVISOR } else { weight }
+    }
 }
 
 /// What a word of a question says.
@@ -123,20 +136,33 @@ impl QuestionTerms {
 pub(in super::super) struct TermRarity {
     pub(super) all: u64,
     pub(super) holding: Vec<u64>,
+    /// The weight of each word, once it was asked for: a logarithm takes longer than to look a word up in a card.
+    weights: OnceCell<Vec<u64>>,
 }
 
 impl TermRarity {
     /// Counts of zero entries.
     pub(in super::super) fn new(asked: &QuestionTerms) -> Self {
-        Self { all: 0, holding: vec![0; asked.terms.len()] }
+        Self { all: 0, holding: vec![0; asked.terms.len()], weights: OnceCell::new() }
     }
 
     /// Counts an entry.
     pub(in super::super) fn count_entry(&mut self, asked: &QuestionTerms, card: &CardView<'_>) {
-        self.all += 1;
+        self.count_more(1);
         for (holding, term) in self.holding.iter_mut().zip(&asked.terms) {
             *holding += u64::from(card.has_main_word(term.word) || card.has_other_word(term.word));
         }
+    }
+
+    /// Adds to the number of entries. The caller adds those that hold a word.
+    pub(super) fn count_more(&mut self, entries: u64) {
+        self.all += entries;
+        self.weights.take();
+    }
+
+    /// The weight of each word of the question.
+    pub(super) fn weights(&self) -> &[u64] {
+        self.weights.get_or_init(|| self.holding.iter().map(|holding| weight(self.all, *holding)).collect())
     }
 
     /// Whether an entry answers a question: it holds all identifiers, and enough of the other words. Names that
@@ -147,7 +173,7 @@ impl TermRarity {
         }
         let (mut there, mut all) = (0, 0);
         let (mut words, mut matched, mut names) = (0, 0, 0);
-        for (term, holding) in asked.terms.iter().zip(&self.holding) {
+        for (term, weight) in asked.terms.iter().zip(self.weights()) {
             let credit = kind_credit(term, card);
             let weight = match term.role {
                 TermRole::Empty => continue,
@@ -155,7 +181,7 @@ impl TermRarity {
                     names += 1;
                     continue;
                 }
-                _ => self.answer_weight(term, *holding),
+                _ => term.answer_weight(*weight),
             };
             words += 1;
             matched += u64::from(credit > 0);
@@ -166,26 +192,14 @@ impl TermRarity {
         is_answer(is_named, (words, matched), (there, all))
     }
 
-    /// The weight of a word when an answer is looked for.
-    pub(super) fn answer_weight(&self, term: &QuestionTerm, holding: u64) -> u64 {
-        let weight = weight(self.all, holding);
-        if term.role == TermRole::Frequent { weight / FREQUENT_DIVISOR } else { weight }
-    }
-
-    /// The weight of a word in a score.
-    pub(super) fn score_weight(&self, term: &QuestionTerm, holding: u64) -> u64 {
-        let weight = weight(self.all, holding);
-        if term.is_common { weight / COMMON_DIVISOR } else { weight }
-    }
-
     /// How much of a question an entry holds, from 0 to 1; `None` if it lacks an identifier of the question.
     pub(in super::super) fn score(&self, asked: &QuestionTerms, card: &CardView<'_>) -> Option<f32> {
         if !asked.identifiers_held_by(card) {
             return None;
         }
         let (mut there, mut all) = (0u64, 0u64);
-        for (term, holding) in asked.terms.iter().zip(&self.holding) {
-            let weight = self.score_weight(term, *holding);
+        for (term, weight) in asked.terms.iter().zip(self.weights()) {
+            let weight = term.score_weight(*weight);
             all += weight * CREDIT_MAIN;
             there += weight * term_credit(term, card);
         }
