@@ -217,7 +217,7 @@ export async function fill(daemon) {
 
   // Memories of two conversations, and sessions that one of them misled.
   const remember = (id, query, finalContent, conversation, toolCalls = []) => daemon.ask('POST', '/v1/memory/entries', {
-    entries: [{ id, value: { query, finalContent, toolCalls } }], embed: true, tenant: 'airline', conversation });
+    entries: [{ id, createdAt: Date.now() - 3 * 86400e3, value: { query, finalContent, toolCalls } }], embed: true, tenant: 'airline', conversation });
   await remember('turn-1', 'May reservation ZFA04Y be cancelled? It is basic economy, booked yesterday.', 'Cancelled: it was booked 20 hours ago, and within 24 hours every reservation may be cancelled.', 'zfa04y',
     [{ name: 'get_reservation_details', args: '{"reservation_id":"ZFA04Y"}', resultPreview: '{"cabin":"basic_economy","created_at":"2024-05-14T19:00:00"}' }]);
   await remember('turn-1', 'May reservation K1NW8N be cancelled? It is basic economy without insurance.', 'REJECTED: basic economy without insurance, booked nine days ago.', 'k1nw8n');
@@ -225,7 +225,7 @@ export async function fill(daemon) {
   const session = (sessionId, outcome, more) => daemon.ask('POST', '/v1/diagnostics/sessions', { session: { sessionId, outcome, orgId: 'airline', ...more } });
   for (let number = 0; number < 6; number += 1) {
     await session(`refund-${number}`, number === 4 ? 'rework' : 'rejected', { injectedObservationIds: ['airline/_/k1nw8n/turn-2'],
-      toolCallSummary: [{ tool: 'issue_certificate', success: number % 2 === 0 }], errorsEncountered: [{ message: number % 2 ? '1 test failed' : 'the amount is wrong', tool: number % 2 ? 'pytest' : 'issue_certificate', recoverable: false }] });
+      toolCallSummary: [{ tool: number % 3 ? 'pytest' : 'issue_certificate', success: false }], errorsEncountered: [{ message: number % 3 ? '1 test failed' : 'the amount is wrong', tool: number % 3 ? 'pytest' : 'issue_certificate', recoverable: false }] });
   }
   for (let number = 0; number < 3; number += 1) await session(`cancel-${number}`, 'accepted', { injectedObservationIds: ['airline/_/zfa04y/turn-1'] });
 

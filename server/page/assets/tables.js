@@ -26,13 +26,15 @@ class SectionsView {
   close() {}
 }
 
-/// A table of rows; a column is a name, a function of the row, and whether it is a number.
+/// A table of rows; a column is a name, a function of the row, and its kind: `true` for a number, "short" for what stays in
+/// one line.
 function plainTable(columns, rows, none) {
   if (rows.length === 0) return h("p", { class: "dim" }, none);
-  return h("table", {}, h("thead", {}, h("tr", {}, columns.map(([name, , isNumber]) => h("th", { scope: "col", class: isNumber ? "number" : "" }, name)))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, columns.map(([, value, isNumber]) => {
+  const kindClass = (kind) => (kind === true ? "number" : kind ?? "wrap");
+  return h("table", {}, h("thead", {}, h("tr", {}, columns.map(([name, , kind]) => h("th", { scope: "col", class: kindClass(kind) }, name)))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, columns.map(([, value, kind]) => {
       const cell = value(row);
-      return h("td", { class: isNumber ? "number" : "wrap" }, cell instanceof Node ? cell : visibleText(cell ?? ""));
+      return h("td", { class: kindClass(kind) }, cell instanceof Node ? cell : visibleText(cell ?? ""));
     })))));
 }
 
@@ -75,9 +77,10 @@ class MemoryView extends SectionsView {
 
 async function recalled(source, question, tenant) {
   const found = await ifMade(source.post("/v1/memory/search", { question, across: true, k: 20, min_score: 0, budget: 1000, ...(tenant && { tenant }) }), { hits: [] });
-  const text = (row) => row.entry.value?.query ?? row.entry.value?.content ?? JSON.stringify(row.entry.value);
-  return [plainTable([["score", (row) => row.score.toFixed(3), true], ["id", (row) => row.id], ["identity", (row) => row.identity], ["decided", (row) => row.decided_at], ["entry", (row) => String(typeof text(row) === "string" ? text(row) : JSON.stringify(text(row))).slice(0, 400)]], found.hits, "Nothing that is stored is near to the question."),
-    found.text && h("details", {}, h("summary", {}, `what a prompt would get (about ${countText(Math.ceil(found.text.length / 4))} tokens)`), h("pre", { class: "body" }, found.text))];
+  const text = (row) => row.entry.value?.query ?? row.entry.value?.content ?? row.entry.value;
+  const short = (value) => (typeof value === "string" ? value : JSON.stringify(value) ?? "").slice(0, 400);
+  return [plainTable([["score", (row) => row.score.toFixed(3), true], ["id", (row) => row.id, "short"], ["identity", (row) => row.identity, "short"], ["decided", (row) => row.decided_at?.slice(0, 16).replace("T", " "), "short"], ["entry", (row) => short(text(row))], ["answer", (row) => short(row.entry.value?.finalContent ?? "")]], found.hits, "Nothing that is stored is near to the question."),
+    found.text && h("details", { open: true }, h("summary", {}, `what a prompt would get (about ${countText(Math.ceil(found.text.length / 4))} tokens)`), h("pre", { class: "body" }, found.text))];
 }
 
 /// Calls of decisions by JSON-RPC. The daemon notes calls as inputs of the caller's next decision, except those of
@@ -138,7 +141,7 @@ class LessonsView extends SectionsView {
         const counts = Object.entries(await ifMade(source.get("/v1/diagnostics/distribution"), {}));
         const most = Math.max(1, ...counts.map(([, count]) => count));
         if (counts.every(([, count]) => count === 0)) return h("p", { class: "dim" }, "No failed session is recorded: `annals diagnose` records how one ended.");
-        return plainTable([["category", ([name]) => name], ["sessions", ([, count]) => countText(count), true], ["share", ([, count]) => h("span", { class: "meter", style: { width: `${(count / most) * 200}px` } })]], counts, "");
+        return plainTable([["category", ([name]) => name], ["sessions", ([, count]) => countText(count), true], ["share", ([, count]) => count > 0 ? h("span", { class: "meter", style: { width: `${(count / most) * 200}px` } }) : ""]], counts, "");
       }],
       ["Misleading observations", async (source) => {
         const { observations } = await ifMade(source.get("/v1/diagnostics/misleading"), { observations: [] });
