@@ -147,28 +147,29 @@ class LessonsView extends SectionsView {
         const { observations } = await ifMade(source.get("/v1/diagnostics/misleading"), { observations: [] });
         const rows = await Promise.all(observations.slice(0, 50).map(async (observation) => ({
           observation, ...(await source.get("/v1/diagnostics/weight", { observation })), ...(await source.get("/v1/diagnostics/history", { observation })) })));
-        return plainTable([["observation", (row) => row.observation], ["weight", (row) => row.weight.toFixed(2), true], ["sessions", (row) => countText(row.changes.length), true],
-          ["weight over time", (row) => weightChart(row.changes)]], rows, "None: at least three failed sessions and no accepted one were given such an observation.");
+        return [observations.length > rows.length && h("p", { class: "dim" }, `the first ${rows.length} of ${countText(observations.length)}`),
+          plainTable([["observation", (row) => row.observation], ["weight", (row) => row.weight.toFixed(2), true], ["sessions", (row) => countText(row.changes.length), true],
+          ["weight over time", (row) => weightChart(row.changes)]], rows, "None: at least three failed sessions and no accepted one were given such an observation.")];
       }],
       ["Doubled rates, the latest first", async (source) => {
-        const events = await latestEvents(source);
-        return plainTable([["when", (row) => timeText(row.recordedAt * 1e6)], ["observation", (row) => row.observationId], ["session", (row) => row.sessionId],
-          ["before", (row) => row.metadata.previousWeight.toFixed(2), true], ["after", (row) => row.metadata.newWeight.toFixed(2), true]], events, "None: a misleading observation of a failed session loses weight at twice the rate.");
+        const { events, isAll } = await latestEvents(source);
+        return [!isAll && h("p", { class: "why" }, "The audit log is longer than this page reads: these are not the latest. `annals lessons --weight-history OBSERVATION` prints the changes of one."), plainTable([["when", (row) => timeText(row.recordedAt * 1e6)], ["observation", (row) => row.observationId], ["session", (row) => row.sessionId],
+          ["before", (row) => row.metadata.previousWeight.toFixed(2), true], ["after", (row) => row.metadata.newWeight.toFixed(2), true]], events, "None: a misleading observation of a failed session loses weight at twice the rate.")];
       }],
     ]);
   }
 }
 
-/// The last 100 events of the audit log, which is read from its beginning.
+/// The last 100 events of the audit log, which is read from its beginning, and whether that was all of it.
 async function latestEvents(source) {
   const [page, pages] = [1000, 50];
   let latest = [];
   for (let from = 0; from < page * pages; from += page) {
     const { events } = await ifMade(source.get("/v1/diagnostics/audit", { from, count: page }), { events: [] });
     latest = [...latest, ...events].slice(-100);
-    if (events.length < page) break;
+    if (events.length < page) return { events: latest.reverse(), isAll: true };
   }
-  return latest.reverse();
+  return { events: latest.reverse(), isAll: false };
 }
 
 /// The weights that an observation has had, from 0 at the bottom to 1, a step for each session.
