@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::layout::COPY_BYTES_MIN;
-use crate::blob::{CommonRange, common_front, common_tail, compare};
+use crate::blob::{CommonRange, RESYNC_BYTES_MIN, common_front, common_tail, compare};
 use crate::ids::BlobId;
 use crate::trace::lanes::LaneKey;
 
@@ -79,7 +79,7 @@ impl BodyWindow {
         let other = best.map(|(_, at)| at).filter(|at| Some(*at) != own);
         let mut found: Option<(usize, usize, Vec<CommonRange>)> = None;
         for at in own.into_iter().chain(other) {
-            let same = compare(bytes, &self.bodies[at].bytes, COPY_BYTES_MIN);
+            let same = compare(bytes, &self.bodies[at].bytes, COPY_BYTES_MIN, RESYNC_BYTES_MIN);
             let total = same.iter().map(|same| same.len).sum();
             if found.as_ref().is_none_or(|(most, ..)| total > *most) {
                 found = Some((total, at, same));

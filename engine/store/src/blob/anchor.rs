@@ -22,6 +22,13 @@ const SELECT_BITS: u32 = 8;
 const SELECT_BELOW: u32 = 1 << (32 - SELECT_BITS);
 /// Minimum distance of two anchors, so that a run of one byte does not anchor every position.
 const GAP_BYTES_MIN: usize = 16;
+/// Bytes of a stretch that is hashed beside others: one bit each of a mask.
+const STRETCH_BYTES: usize = 128;
+/// Stretches that are hashed side by side. Each hash waits for the one before it, so one stretch alone leaves
+/// the processor idle most of the time.
+const STRETCHES: usize = 4;
+/// A hash depends on this many bytes before its own.
+const HISTORY_BYTES: usize = 31;
 
 /// The low half of one 64-bit number for each byte value, from SplitMix64 (Steele et al., 2014) on the ASCII of "annals01".
 static GEAR: [u32; 256] = gear_table(0x616e_6e61_6c73_3031);
@@ -58,6 +65,11 @@ pub(super) fn key_of(window: &[u8], seed: AnchorSeed) -> AnchorKey {
     AnchorKey(hash >> 16)
 }
 
+/// The hash after one more byte.
+fn roll(hash: u32, byte: u8) -> u32 {
+    (hash << 1).wrapping_add(GEAR[usize::from(byte)])
+}
+
 /// Rolls over a region that arrives in slices and finds the ends of anchor windows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnchorScanner {
@@ -70,39 +82,93 @@ pub(super) struct AnchorScanner {
 impl AnchorScanner {
     /// Takes the region's next bytes; `found` gets the start of each selected window, counted from the region's start.
     pub(super) fn scan(&mut self, bytes: &[u8], mut found: impl FnMut(usize)) {
-        let mut hash = self.hash;
-        // Few hashes select: one comparison looks at eight.
-        let (eights, rest) = bytes.as_chunks::<8>();
-        for eight in eights {
-            let hashes = eight.map(|byte| {
-                hash = (hash << 1).wrapping_add(GEAR[byte as usize]);
-                hash
-            });
-            if hashes.iter().fold(u32::MAX, |least, hash| least.min(*hash)) < SELECT_BELOW {
-                for (index, _) in hashes.iter().enumerate().filter(|(_, hash)| **hash < SELECT_BELOW) {
-                    self.select(index + 1, &mut found);
-                }
-            }
-            self.seen += eight.len();
-        }
-        for byte in rest {
-            hash = (hash << 1).wrapping_add(GEAR[*byte as usize]);
-            self.seen += 1;
-            if hash < SELECT_BELOW {
-                self.select(0, &mut found);
-            }
-        }
-        self.hash = hash;
+        let seen = self.seen;
+        self.hash = selections(self.hash, bytes, |end| self.select(seen + end, &mut found));
+        self.seen += bytes.len();
     }
 
-    /// A hash selects, `ahead` bytes past those seen.
-    fn select(&mut self, ahead: usize, found: &mut impl FnMut(usize)) {
-        let at = self.seen + ahead;
-        if at >= ANCHOR_WINDOW_BYTES && at >= self.last + GAP_BYTES_MIN {
-            self.last = at;
-            found(at - ANCHOR_WINDOW_BYTES);
+    /// As [`AnchorScanner::scan`]. `known` are the ends of the selected windows within `bytes`, counted from their start.
+    pub(super) fn scan_known(
+        &mut self,
+        bytes: &[u8],
+        known: impl Iterator<Item = usize>,
+        mut found: impl FnMut(usize),
+    ) {
+        // Windows that begin in earlier bytes.
+        let (head, rest) = bytes.split_at(bytes.len().min(HISTORY_BYTES));
+        let seen = self.seen;
+        self.scan(head, &mut found);
+        if rest.is_empty() {
+            return;
+        }
+        known.for_each(|end| self.select(seen + end, &mut found));
+        let last = bytes.len().saturating_sub(ANCHOR_WINDOW_BYTES);
+        self.hash = bytes[last..].iter().fold(0, |hash, byte| roll(hash, *byte));
+        self.seen += rest.len();
+    }
+
+    /// A hash selects the window that ends at `end`.
+    fn select(&mut self, end: usize, found: &mut impl FnMut(usize)) {
+        if end >= ANCHOR_WINDOW_BYTES && end >= self.last + GAP_BYTES_MIN {
+            self.last = end;
+            found(end - ANCHOR_WINDOW_BYTES);
         }
     }
+}
+
+/// Calls `each` with every end at which a hash selects, counted from the start of `bytes`. `hash` is the hash of the
+/// bytes before; returns the hash at the end.
+pub(super) fn selections(mut hash: u32, bytes: &[u8], mut each: impl FnMut(usize)) -> u32 {
+    let (blocks, rest) = bytes.as_chunks::<{ STRETCHES * STRETCH_BYTES }>();
+    for (index, block) in blocks.iter().enumerate() {
+        hash = block_selections(hash, block, index * block.len(), &mut each);
+    }
+    let scanned = bytes.len() - rest.len();
+    for (index, byte) in rest.iter().enumerate() {
+        hash = roll(hash, *byte);
+        if hash < SELECT_BELOW {
+            each(scanned + index + 1);
+        }
+    }
+    hash
+}
+
+/// As [`selections`], of [`STRETCHES`] side by side. Each begins with the hash of the bytes before it. `offset` is
+/// added to the ends.
+fn block_selections(
+    hash: u32,
+    block: &[u8; STRETCHES * STRETCH_BYTES],
+    offset: usize,
+    each: &mut impl FnMut(usize),
+) -> u32 {
+    let (stretches, _) = block.as_chunks::<STRETCH_BYTES>();
+    let mut hashes = [hash; STRETCHES];
+    for (hash, before) in hashes.iter_mut().skip(1).zip(stretches) {
+        *hash = before[STRETCH_BYTES - HISTORY_BYTES..].iter().fold(0, |hash, byte| roll(hash, *byte));
+    }
+    let mut selected = [0u128; STRETCHES];
+    for start in (0..STRETCH_BYTES).step_by(8) {
+        for ((stretch, hash), selected) in stretches.iter().zip(&mut hashes).zip(&mut selected) {
+            let mut rolled = [0; 8];
+            for (to, byte) in rolled.iter_mut().zip(&stretch[start..start + 8]) {
+                *hash = roll(*hash, *byte);
+                *to = *hash;
+            }
+            // Few hashes select: one comparison looks at eight.
+            if rolled.iter().fold(u32::MAX, |least, hash| least.min(*hash)) < SELECT_BELOW {
+                let bits =
+                    rolled.iter().rev().fold(0, |bits, hash| bits << 1 | u128::from(*hash < SELECT_BELOW));
+                *selected |= bits << start;
+            }
+        }
+    }
+    for (index, mut bits) in selected.into_iter().enumerate() {
+        while bits != 0 {
+            each(offset + index * STRETCH_BYTES + bits.trailing_zeros() as usize + 1);
+            bits &= bits - 1;
+        }
+    }
+    hashes[STRETCHES - 1]
 }
 
 /// The anchors of a part's raw bytes: key and start of each window, counted from the part's start.
@@ -151,10 +217,18 @@ mod tests {
             cuts.extend([0, bytes.len()]);
             cuts.sort_unstable();
             let (mut scanner, mut found) = (AnchorScanner::default(), Vec::new());
+            let (mut informed, mut found_with_help) = (AnchorScanner::default(), Vec::new());
             for ends in cuts.windows(2) {
-                scanner.scan(&bytes[ends[0]..ends[1]], |start| found.push(start));
+                let slice = &bytes[ends[0]..ends[1]];
+                scanner.scan(slice, |start| found.push(start));
+                let mut known = Vec::new();
+                selections(0, slice, |end| known.push(end));
+                known.retain(|end| *end >= ANCHOR_WINDOW_BYTES);
+                informed.scan_known(slice, known.into_iter(), |start| found_with_help.push(start));
             }
-            prop_assert_eq!(found, plain_scan(&bytes));
+            let wanted = plain_scan(&bytes);
+            prop_assert_eq!(&found, &wanted);
+            prop_assert_eq!(&found_with_help, &wanted);
         }
     }
 }

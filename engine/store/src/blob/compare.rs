@@ -18,9 +18,10 @@ pub struct CommonRange {
 const PROBE_BYTES: usize = 32;
 /// How far past a mismatch a probe is searched for, in bytes.
 const PROBE_REACH_BYTES: usize = 8 * 1024;
-/// Minimum length of the shorter remainder: in a shorter one, anchors find a repeat at less cost. With 8 KiB
-/// recording is a little faster, but tapes, which have no anchors, grow to five times their size.
-const RESYNC_BYTES_MIN: usize = 1024;
+/// Minimum length of the shorter remainder where anchors find a repeat, too, at less cost.
+pub(super) const RESYNC_BYTES_BESIDE_ANCHORS: usize = 8 * 1024;
+/// The same without anchors.
+pub const RESYNC_BYTES_MIN: usize = 1024;
 /// Offsets past the mismatch at which probes are taken.
 const PROBE_OFFSETS: [usize; 10] = [0, 8, 24, 56, 120, 248, 504, 1016, 2040, 4088];
 
@@ -50,8 +51,9 @@ pub fn common_tail(a: &[u8], b: &[u8]) -> usize {
     most - left + bytes.take_while(|(x, y)| x == y).count()
 }
 
-/// The equal ranges of both bodies, each at least `least` long, in ascending order in both.
-pub fn compare(new: &[u8], old: &[u8], least: usize) -> Vec<CommonRange> {
+/// The equal ranges of both bodies, each at least `least` long, in ascending order in both. Remainders shorter than
+/// `resync_min` are not resynchronised.
+pub fn compare(new: &[u8], old: &[u8], least: usize, resync_min: usize) -> Vec<CommonRange> {
     let mut out = Vec::new();
     let front = common_front(new, old);
     let tail = common_tail(&new[front..], &old[front..]);
@@ -65,7 +67,9 @@ pub fn compare(new: &[u8], old: &[u8], least: usize) -> Vec<CommonRange> {
     let (mut at_new, mut at_old) = (front, front);
     // Bounds the search by the size of the bodies, whatever they contain.
     let mut budget = 256 * 1024 + 8 * (new.len() + old.len());
-    while let Some(found) = resync(&new[at_new..new_end], &old[at_old..old_end], least, &mut budget) {
+    while let Some(found) =
+        resync(&new[at_new..new_end], &old[at_old..old_end], least, resync_min, &mut budget)
+    {
         let same = CommonRange { new: at_new + found.new, old: at_old + found.old, len: found.len };
         keep(same);
         (at_new, at_old) = (same.new + same.len, same.old + same.len);
@@ -75,8 +79,14 @@ pub fn compare(new: &[u8], old: &[u8], least: usize) -> Vec<CommonRange> {
 }
 
 /// The first equal range of at least `least` bytes after a mismatch at the front of both.
-fn resync(new: &[u8], old: &[u8], least: usize, budget: &mut usize) -> Option<CommonRange> {
-    if new.len().min(old.len()) < RESYNC_BYTES_MIN {
+fn resync(
+    new: &[u8],
+    old: &[u8],
+    least: usize,
+    resync_min: usize,
+    budget: &mut usize,
+) -> Option<CommonRange> {
+    if new.len().min(old.len()) < resync_min {
         return None;
     }
     for at in PROBE_OFFSETS {
@@ -135,9 +145,9 @@ mod tests {
         let (moved, rest) = (bytes(200, 1), bytes(10_000, 2));
         let (old, new) = ([&moved[..], &rest].concat(), [&rest[..], &moved].concat());
         let mut budget = usize::MAX;
-        let found = resync(&new, &old, 64, &mut budget);
+        let found = resync(&new, &old, 64, RESYNC_BYTES_MIN, &mut budget);
         assert_eq!(found, Some(CommonRange { new: 0, old: 200, len: 10_000 }));
-        let back = resync(&old, &new, 64, &mut budget);
+        let back = resync(&old, &new, 64, RESYNC_BYTES_MIN, &mut budget);
         assert_eq!(back, Some(CommonRange { new: 200, old: 0, len: 10_000 }));
     }
 
@@ -168,14 +178,15 @@ mod tests {
         let (head, rest) = (bytes(100, 1), bytes(RESYNC_BYTES_MIN, 2));
         let taken_up = |left: usize| {
             let (old, new) = ([b"x", &rest[..left - 1]].concat(), [&head[..], &rest[..left - 1]].concat());
-            resync(&new, &old, 64, &mut { usize::MAX })
+            resync(&new, &old, 64, RESYNC_BYTES_MIN, &mut { usize::MAX })
         };
         let whole = Some(CommonRange { new: 100, old: 1, len: RESYNC_BYTES_MIN - 1 });
         assert_eq!(taken_up(RESYNC_BYTES_MIN), whole);
         assert_eq!(taken_up(RESYNC_BYTES_MIN - 1), None);
         // A range that is too short is not returned.
         let (old, new) = ([b"x", &rest[..]].concat(), [&head[..], &rest].concat());
-        let found = |least| resync(&new, &old, least, &mut { usize::MAX }).map(|same| same.len);
+        let found =
+            |least| resync(&new, &old, least, RESYNC_BYTES_MIN, &mut { usize::MAX }).map(|same| same.len);
         assert_eq!((found(RESYNC_BYTES_MIN), found(RESYNC_BYTES_MIN + 1)), (Some(RESYNC_BYTES_MIN), None));
     }
 
@@ -186,7 +197,7 @@ mod tests {
             let at = (seed as usize * 97) % 5000;
             // One piece is inserted and one is removed.
             let new = [&old[..at], &bytes(seed as usize, 99), &old[at + 40..]].concat();
-            let same = compare(&new, &old, 16);
+            let same = compare(&new, &old, 16, RESYNC_BYTES_MIN);
             let mut upto = (0, 0);
             for range in &same {
                 assert!(range.new >= upto.0 && range.old >= upto.1, "{same:?}");

@@ -84,11 +84,17 @@ impl GroupWriter {
         Arc::clone(&self.raw)
     }
 
-    /// Appends raw bytes and adds the anchors that became complete to `anchors`.
+    /// Appends raw bytes and adds the anchors that became complete to `anchors`. `window_ends` are those within
+    /// `bytes`, if the caller knows them.
     ///
     /// # Errors
     /// [`BlobError::NoRoom`] if the bytes exceed [`Self::room`]; then nothing is appended.
-    pub(crate) fn append(&mut self, bytes: &[u8], anchors: &mut Vec<Anchor>) -> Result<Extent, BlobError> {
+    pub(crate) fn append(
+        &mut self,
+        bytes: &[u8],
+        window_ends: Option<impl Iterator<Item = usize>>,
+        anchors: &mut Vec<Anchor>,
+    ) -> Result<Extent, BlobError> {
         let no_room = BlobError::NoRoom { asked: bytes.len(), room: self.room() };
         if bytes.len() > self.room() {
             return Err(no_room);
@@ -99,14 +105,18 @@ impl GroupWriter {
         let raw = Arc::make_mut(&mut self.raw);
         raw.extend_from_slice(bytes);
         let (group, seed, flushed) = (self.id, self.seed, self.flushed);
-        self.scanner.scan(bytes, |start| {
+        let found = |start| {
             let start = flushed + start;
             if let (Some(window), Ok(offset)) =
                 (raw.get(start..start + ANCHOR_WINDOW_BYTES), u32::try_from(start))
             {
                 anchors.push(Anchor { key: anchor::key_of(window, seed), group, offset });
             }
-        });
+        };
+        match window_ends {
+            Some(known) => self.scanner.scan_known(bytes, known, found),
+            None => self.scanner.scan(bytes, found),
+        }
         Ok(Extent { group: self.id, offset, len })
     }
 
@@ -283,17 +293,17 @@ mod tests {
         assert_eq!(group.room(), GROUP_BYTES_MAX);
         assert_eq!(group.flush().unwrap(), None);
         let noise = noise(GROUP_BYTES_MAX - 10);
-        let first = group.append(&noise[..1000], &mut anchors).unwrap();
+        let first = group.append(&noise[..1000], None::<std::iter::Empty<usize>>, &mut anchors).unwrap();
         assert_eq!(first, Extent { group: GroupId(3), offset: 0, len: 1000 });
         let part = group.flush().unwrap().unwrap();
         assert_eq!((part.raw_start, part.raw_len, part.encoded.len()), (0, 1000, 1000));
-        let second = group.append(&noise[1000..], &mut anchors).unwrap();
+        let second = group.append(&noise[1000..], None::<std::iter::Empty<usize>>, &mut anchors).unwrap();
         assert_eq!((second.offset as usize, second.len as usize), (1000, noise.len() - 1000));
         assert!(matches!(
-            group.append(&[0; 11], &mut anchors),
+            group.append(&[0; 11], None::<std::iter::Empty<usize>>, &mut anchors),
             Err(BlobError::NoRoom { asked: 11, room: 10 })
         ));
-        let third = group.append(&[0; 10], &mut anchors).unwrap();
+        let third = group.append(&[0; 10], None::<std::iter::Empty<usize>>, &mut anchors).unwrap();
         assert_eq!((third.offset as usize, group.room()), (GROUP_BYTES_MAX - 10, 0));
         let part = group.flush().unwrap().unwrap();
         assert_eq!((part.raw_start, part.raw_len as usize), (1000, GROUP_BYTES_MAX - 1000));

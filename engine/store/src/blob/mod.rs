@@ -34,13 +34,13 @@ mod tree;
 mod types;
 
 pub use anchor::{ANCHOR_WINDOW_BYTES, anchors_of};
-pub use compare::{CommonRange, common_front, common_tail, compare};
+pub use compare::{CommonRange, RESYNC_BYTES_MIN, common_front, common_tail, compare};
 pub use decode::{GroupDecoder, decode_group};
 pub use delta::DeltaStack;
 pub use error::BlobError;
 pub use group::RemainderEncoder;
 pub use packer::Packer;
-pub use plan::{ComparedBody, Comparison, EarlierBytes, PlanStep, PreviousMatch, plan};
+pub use plan::{BodyPlan, ComparedBody, Comparison, EarlierBytes, PlanStep, PreviousMatch, plan};
 pub use recipe::{decode_recipe, encode_recipe};
 pub use tree::{BLOCK_BYTES, TreeHash};
 pub use types::{

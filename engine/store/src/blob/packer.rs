@@ -4,12 +4,14 @@
 //! Its state advances when its batch is queued: if a batch fails or is dropped, drop the packer. Flushed
 //! parts stay valid, unflushed bytes are lost, and their group ids are never reused.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::group::{self, EncodedPart, GroupWriter};
 use super::recipe::push_extent;
 use super::{
-    Anchor, AnchorSeed, BODY_BYTES_MAX, BlobError, Codec, Extent, GROUP_BYTES_MAX, GroupId, PlanStep,
+    Anchor, AnchorSeed, BODY_BYTES_MAX, BlobError, BodyPlan, Codec, Extent, GROUP_BYTES_MAX, GroupId,
+    PlanStep,
 };
 
 /// A group with less room than this is closed, rather than filled with another sliver of a region.
@@ -51,7 +53,7 @@ impl Packer {
 
     /// Packs a body's new ranges into groups and returns the extents of the whole body.
     ///
-    /// `steps` come from [`super::plan`] on the same bytes. `next_group` returns a fresh id each time.
+    /// `plan` comes from [`super::plan`] on the same bytes. `next_group` returns a fresh id each time.
     ///
     /// # Errors
     /// [`BlobError::BodyTooLong`] and [`BlobError::PlanMismatch`] before anything changes. After
@@ -59,21 +61,20 @@ impl Packer {
     pub fn put(
         &mut self,
         body: &[u8],
-        steps: &[PlanStep],
+        plan: &BodyPlan,
         next_group: &mut dyn FnMut() -> GroupId,
     ) -> Result<PackedExtents, BlobError> {
         let len = body.len() as u64;
         if len > BODY_BYTES_MAX {
             return Err(BlobError::BodyTooLong { found: len, most: BODY_BYTES_MAX });
         }
-        check_cover(body.len(), steps)?;
+        check_cover(body.len(), &plan.steps)?;
         let mut packed = PackedExtents::default();
-        for step in steps {
+        for step in &plan.steps {
             match step {
                 PlanStep::Old(extent) => push_extent(&mut packed.extents, *extent),
                 PlanStep::New(range) => {
-                    let region = body.get(range.clone()).unwrap_or_default();
-                    self.put_region(region, next_group, &mut packed)?;
+                    self.put_region(body, range.clone(), plan, next_group, &mut packed)?
                 }
             }
         }
@@ -82,17 +83,21 @@ impl Packer {
 
     fn put_region(
         &mut self,
-        mut region: &[u8],
+        body: &[u8],
+        mut range: Range<usize>,
+        plan: &BodyPlan,
         next_group: &mut dyn FnMut() -> GroupId,
         packed: &mut PackedExtents,
     ) -> Result<(), BlobError> {
+        let region = body.get(range.clone()).unwrap_or_default();
         let codec = if group::is_incompressible(region) { Codec::Raw } else { Codec::Zstd };
-        while !region.is_empty() {
-            let writer = self.writer_for(codec, region.len(), next_group)?;
-            let (now, later) = region.split_at(region.len().min(writer.room()));
-            let extent = writer.append(now, &mut packed.anchors)?;
+        while !range.is_empty() {
+            let writer = self.writer_for(codec, range.len(), next_group)?;
+            let now = range.start..range.end.min(range.start + writer.room());
+            range.start = now.end;
+            let bytes = body.get(now.clone()).unwrap_or_default();
+            let extent = writer.append(bytes, plan.window_ends_in(now), &mut packed.anchors)?;
             push_extent(&mut packed.extents, extent);
-            region = later;
         }
         Ok(())
     }
@@ -236,7 +241,7 @@ mod tests {
         };
         let mut put = |packer: &mut Packer, body: &[u8]| {
             let steps = if body.is_empty() { vec![] } else { vec![PlanStep::New(0..body.len())] };
-            let packed = packer.put(body, &steps, &mut next).unwrap().extents;
+            let packed = packer.put(body, &steps.into(), &mut next).unwrap().extents;
             packed.iter().map(|e| (e.group.0, e.offset as usize, e.len as usize)).collect::<Vec<_>>()
         };
         let noise = noise(GROUP_BYTES_MAX);

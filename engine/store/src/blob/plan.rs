@@ -21,6 +21,9 @@ pub(crate) const MATCH_BYTES_MIN: usize = 192;
 /// Past this many steps the rest of the plan is new, so that the recipe of the packed body can be decoded.
 const STEPS_MAX: usize = EXTENTS_MAX / 4;
 
+/// Ends of windows are kept for packing unless there are more than one for so many bytes, as in a run of one byte.
+const SELECTED_SPACING_BYTES_MIN: usize = 16;
+
 /// Source of earlier bytes while planning; the store implements it.
 pub trait EarlierBytes {
     /// The key of the namespace's anchors.
@@ -62,7 +65,9 @@ impl<'a> ComparedBody<'a> {
     /// As [`ComparedBody::new`], of bytes that their owner keeps.
     #[must_use]
     pub fn lent(bytes: &'a [u8], previous: Option<&'a LaneBody>) -> Self {
-        let same = previous.map(|before| compare::compare(bytes, &before.bytes, MATCH_BYTES_MIN));
+        let same = previous.map(|before| {
+            compare::compare(bytes, &before.bytes, MATCH_BYTES_MIN, compare::RESYNC_BYTES_BESIDE_ANCHORS)
+        });
         let same = same.unwrap_or_default();
         let hash = match previous {
             Some(before) => {
@@ -152,16 +157,40 @@ pub enum PlanStep {
     New(Range<usize>),
 }
 
-/// Splits a body into old and new ranges, in order, covering it exactly. `before` comes from
-/// [`ComparedBody`].
-///
-/// No two `New` steps are neighbours.
+/// A body's old and new ranges, in order; they cover it exactly. No two `New` steps are neighbours.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BodyPlan {
+    pub steps: Vec<PlanStep>,
+    /// Where anchor windows within the new ranges end, in ascending order, counted from the body's start. `None` if
+    /// they are not known.
+    window_ends: Option<Vec<usize>>,
+}
+
+impl From<Vec<PlanStep>> for BodyPlan {
+    fn from(steps: Vec<PlanStep>) -> Self {
+        Self { steps, window_ends: None }
+    }
+}
+
+impl BodyPlan {
+    /// The ends of the anchor windows that lie within a part of a new range, counted from the part's start.
+    pub(super) fn window_ends_in(&self, part: Range<usize>) -> Option<impl Iterator<Item = usize>> {
+        let ends = self.window_ends.as_deref()?;
+        let first = part.start + ANCHOR_WINDOW_BYTES;
+        let inside = ends[ends.partition_point(|end| *end < first)..].iter();
+        Some(inside.take_while(move |end| **end <= part.end).map(move |end| end - part.start))
+    }
+}
+
+/// Splits a body into old and new ranges. `before` comes from [`ComparedBody`].
 #[must_use]
-pub fn plan(new: &[u8], before: Option<PreviousMatch<'_>>, earlier: &dyn EarlierBytes) -> Vec<PlanStep> {
+pub fn plan(new: &[u8], before: Option<PreviousMatch<'_>>, earlier: &dyn EarlierBytes) -> BodyPlan {
     let mut planner = BodyPlanner {
         new,
         earlier,
         steps: Vec::new(),
+        window_ends: Vec::new(),
+        has_all_ends: true,
         groups: Vec::new(),
         lookups_left: group_lookups_max(new),
     };
@@ -178,7 +207,7 @@ pub fn plan(new: &[u8], before: Option<PreviousMatch<'_>>, earlier: &dyn Earlier
         }
     }
     planner.plan_range(at..new.len());
-    planner.steps
+    BodyPlan { steps: planner.steps, window_ends: planner.has_all_ends.then_some(planner.window_ends) }
 }
 
 /// Maximum number of groups that one plan may ask for; each may have to be decoded.
@@ -190,6 +219,9 @@ struct BodyPlanner<'a> {
     new: &'a [u8],
     earlier: &'a dyn EarlierBytes,
     steps: Vec<PlanStep>,
+    /// See [`BodyPlan`]. Not complete unless `has_all_ends`.
+    window_ends: Vec<usize>,
+    has_all_ends: bool,
     /// Groups asked for so far; `None` if not available.
     groups: Vec<(GroupId, Option<Arc<Vec<u8>>>)>,
     lookups_left: usize,
@@ -200,9 +232,7 @@ impl BodyPlanner<'_> {
     fn plan_range(&mut self, range: Range<usize>) {
         let mut done = range.start;
         if range.len() >= ANCHOR_WINDOW_BYTES {
-            let mut windows = Vec::new();
-            AnchorScanner::default()
-                .scan(&self.new[range.clone()], |start| windows.push(range.start + start));
+            let windows = self.find_windows(range.clone());
             for start in windows {
                 if start < done || self.steps.len() > STEPS_MAX {
                     continue;
@@ -217,9 +247,36 @@ impl BodyPlanner<'_> {
         self.push_new(done..range.end);
     }
 
+    /// Where the anchor windows of a range begin. Keeps the ends of all selected windows.
+    fn find_windows(&mut self, range: Range<usize>) -> Vec<usize> {
+        let bytes = &self.new[range.clone()];
+        let mut ends = std::mem::take(&mut self.window_ends);
+        let (known, ends_max) = (ends.len(), self.new.len() / SELECTED_SPACING_BYTES_MIN + 1);
+        anchor::selections(0, bytes, |end| {
+            if end >= ANCHOR_WINDOW_BYTES && ends.len() < ends_max {
+                ends.push(range.start + end);
+            }
+        });
+        let mut windows = Vec::new();
+        let mut found = |start| windows.push(range.start + start);
+        if self.has_all_ends && ends.len() < ends_max {
+            let own = ends[known..].iter().map(|end| end - range.start);
+            AnchorScanner::default().scan_known(bytes, own, &mut found);
+        } else {
+            self.has_all_ends = false;
+            AnchorScanner::default().scan(bytes, &mut found);
+        }
+        self.window_ends = ends;
+        windows
+    }
+
     fn push_new(&mut self, range: Range<usize>) {
         match self.steps.last_mut() {
-            Some(PlanStep::New(last)) if last.end == range.start => last.end = range.end,
+            Some(PlanStep::New(last)) if last.end == range.start => {
+                // Windows across the border were not looked for.
+                self.has_all_ends &= range.is_empty();
+                last.end = range.end;
+            }
             _ if !range.is_empty() => self.steps.push(PlanStep::New(range)),
             _ => {}
         }
@@ -400,7 +457,7 @@ mod tests {
         blake3::Hasher::new().finalize_xof().fill(&mut noise);
         let whole = [noise.clone(), noise].concat();
         let earlier = CountingSource(std::cell::RefCell::default());
-        assert_eq!(plan(&whole, None, &earlier), [PlanStep::New(0..40_000)]);
+        assert_eq!(plan(&whole, None, &earlier).steps, [PlanStep::New(0..40_000)]);
         let mut asked = earlier.0.into_inner();
         assert_eq!(asked.len(), group_lookups_max(&whole));
         asked.sort_unstable();

@@ -32,7 +32,7 @@ struct FenceState {
     hidden_below: u64,
     /// How often the fence was raised.
     round: u64,
-    /// Number of living passes by the round in which they were issued.
+    /// Number of living passes by the round in which they were issued; may be 0.
     passes: BTreeMap<u64, usize>,
     bodies: Vec<Weak<Vec<Extent>>>,
     streams: Vec<Weak<Mutex<Vec<Extent>, { rank::STREAM_EXTENTS }>>>,
@@ -60,8 +60,8 @@ impl Drop for Pass {
         let mut state = lock(&self.fence.state);
         if let Some(count) = state.passes.get_mut(&self.round) {
             *count -= 1;
-            if *count == 0 {
-                state.passes.remove(&self.round);
+            // Only a fence that was raised since waits, and waking nobody takes a system call, too.
+            if *count == 0 && self.round < state.round {
                 self.fence.changed.notify_all();
             }
         }
@@ -111,7 +111,11 @@ impl Fence {
         state.hidden_below = below;
         let round = state.round;
         let raised = RaisedFence(self.clone());
-        while state.passes.keys().next().is_some_and(|given| *given < round) {
+        loop {
+            state.passes.retain(|_, count| *count > 0);
+            if state.passes.keys().next().is_none_or(|given| *given >= round) {
+                break;
+            }
             if let Err(stopped) = stop() {
                 // Dropping `raised` lowers the fence under this lock.
                 drop(state);

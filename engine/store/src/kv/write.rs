@@ -175,10 +175,10 @@ impl BatchWriter {
         let seed = packer.seed();
         let sparse = bytes.len() >= LARGE_BODY_BYTES;
         let pass = self.pass.get_or_insert_with(|| core.fence.pass());
-        let steps =
+        let plan =
             plan(bytes, before, &EarlierContent { core: &core, pass, namespace, seed, packer, sparse });
         let packed = packer
-            .put(bytes, &steps, &mut || writer.new_group())
+            .put(bytes, &plan, &mut || writer.new_group())
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a body cannot be packed: {e}"), e))?;
         let kept =
             packed.anchors.into_iter().filter(|anchor| !sparse || keys::is_kept_for_large_bodies(anchor.key));

@@ -10,7 +10,7 @@ fn group() -> (Vec<u8>, Vec<EncodedPart>) {
     let mut writer = GroupWriter::new(GroupId(7), Codec::Zstd, SEED).unwrap();
     let mut parts = Vec::new();
     for (seed, len, kind) in [(1, 9_000, 0), (2, 300, 0), (3, 5_000, 1), (4, 70_000, 3)] {
-        writer.append(&bytes_of(seed, len, kind), &mut Vec::new()).unwrap();
+        writer.append(&bytes_of(seed, len, kind), None::<std::iter::Empty<usize>>, &mut Vec::new()).unwrap();
         parts.extend(writer.flush().unwrap());
     }
     (writer.raw().to_vec(), parts)

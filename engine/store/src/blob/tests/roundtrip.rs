@@ -169,8 +169,9 @@ fn wrong_anchors_and_previous_body_keep_bytes_exact() {
         }
         let whole = std::sync::Arc::new(body.clone());
         let compared = ComparedBody::new(&whole, Some(&previous));
-        let steps = plan(&body, compared.previous_match(), &LyingAnchors(&store, RefCell::new(0)));
-        let rebuilt: Vec<u8> = steps
+        let plan = plan(&body, compared.previous_match(), &LyingAnchors(&store, RefCell::new(0)));
+        let rebuilt: Vec<u8> = plan
+            .steps
             .iter()
             .flat_map(|step| match step {
                 PlanStep::Old(e) => assemble(&[*e], |e| store.group(e.group)).unwrap(),
@@ -192,7 +193,7 @@ fn body_with_too_many_extents_is_stored_again() {
         let previous = ComparedBody::new(&body, None).into_body(std::sync::Arc::new(extents));
         let compared = ComparedBody::new(&body, Some(&previous));
         assert_eq!(
-            plan(&body, compared.previous_match(), &BlobTestStore::new()).len(),
+            plan(&body, compared.previous_match(), &BlobTestStore::new()).steps.len(),
             steps,
             "{pieces} pieces"
         );
@@ -201,14 +202,14 @@ fn body_with_too_many_extents_is_stored_again() {
 
 #[test]
 fn changed_middle_is_found_to_the_byte() {
-    use crate::blob::compare::{CommonRange, compare};
+    use crate::blob::compare::compare;
     let (a, b) = (bytes_of(1, 5_000, 0), bytes_of(2, 9_000, 0));
     for (was, is) in [(130, 300), (300, 130), (0, 700), (700, 0), (2_000, 2_000)] {
         let old = [a.as_slice(), &bytes_of(3, was, 1), &b].concat();
         let new = [a.as_slice(), &bytes_of(4, is, 1), &b, b"a grown tail"].concat();
         let whole =
             |same: &CommonRange| old[same.old..same.old + same.len] == new[same.new..same.new + same.len];
-        let found = compare(&new, &old, MATCH_BYTES_MIN);
+        let found = compare(&new, &old, MATCH_BYTES_MIN, RESYNC_BYTES_MIN);
         assert!(found.iter().all(whole));
         let covered: usize = found.iter().map(|same| same.len).sum();
         // A byte at a border may be equal by chance, and then counts for either side.
@@ -221,7 +222,7 @@ fn plan_of_another_body_is_refused() {
     let mut packer = Packer::new(SEED);
     let mut ids = || GroupId(1);
     for steps in [vec![], vec![PlanStep::New(0..3)], vec![PlanStep::New(1..4)], vec![PlanStep::New(0..5)]] {
-        assert!(matches!(packer.put(b"four", &steps, &mut ids), Err(BlobError::PlanMismatch { .. })));
+        assert!(matches!(packer.put(b"four", &steps.into(), &mut ids), Err(BlobError::PlanMismatch { .. })));
     }
     assert!(packer.flush().unwrap().is_empty());
 }
@@ -233,7 +234,7 @@ fn anchors_do_not_depend_on_slices_or_neighbours() {
     let mut writer = GroupWriter::new(GroupId(1), Codec::Zstd, SEED).unwrap();
     let mut sliced = Vec::new();
     for slice in text.chunks(61) {
-        writer.append(slice, &mut sliced).unwrap();
+        writer.append(slice, None::<std::iter::Empty<usize>>, &mut sliced).unwrap();
     }
     let sliced: Vec<_> = sliced.iter().map(|a| (a.key, a.offset as usize)).collect();
     assert_eq!(sliced, whole);

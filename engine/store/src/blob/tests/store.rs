@@ -16,6 +16,8 @@ pub(super) struct BlobTestStore {
     /// Base, recipe and length of each body.
     pub(super) recipes: Vec<(Option<usize>, Vec<u8>, u64)>,
     pub(super) previous: Option<LaneBody>,
+    /// Anchors of the parts that are not flushed yet.
+    pending_anchors: Vec<Anchor>,
 }
 
 pub(super) const SEED: AnchorSeed = AnchorSeed(77);
@@ -42,6 +44,7 @@ impl BlobTestStore {
             lane: DeltaStack::new(),
             recipes: Vec::new(),
             previous: None,
+            pending_anchors: Vec::new(),
         }
     }
 
@@ -55,16 +58,17 @@ impl BlobTestStore {
         let whole = Arc::new(bytes.to_vec());
         let compared = ComparedBody::new(&whole, self.previous.as_ref());
         assert_eq!(compared.id(), crate::ids::BlobId::of(bytes));
-        let steps = plan(bytes, compared.previous_match(), self);
+        let plan = plan(bytes, compared.previous_match(), self);
         let next = &mut self.next;
         let mut ids = || {
             *next += 3;
             GroupId(*next)
         };
-        let packed = self.packer.put(bytes, &steps, &mut ids).unwrap();
+        let packed = self.packer.put(bytes, &plan, &mut ids).unwrap();
         for a in &packed.anchors {
             self.anchors.borrow_mut().insert(a.key, (a.group, a.offset));
         }
+        self.pending_anchors.extend(packed.anchors);
         let extents = Arc::new(packed.extents);
         let index = self.recipes.len();
         let base = self.lane.base_for(index as u64);
@@ -79,9 +83,18 @@ impl BlobTestStore {
     }
 
     pub(super) fn flush(&mut self) {
+        let mut wanted = Vec::new();
         for part in self.packer.flush().unwrap() {
-            self.parts.entry(part.group.0).or_default().push(part);
+            let (group, from) = (part.group, part.raw_start);
+            self.parts.entry(group.0).or_default().push(part);
+            let raw = &self.decode(group.0).unwrap()[from as usize..];
+            let anchor = |(key, at)| Anchor { key, group, offset: from + u32::try_from(at).unwrap() };
+            wanted.extend(anchors_of(raw, SEED).into_iter().map(anchor));
         }
+        let mut found = std::mem::take(&mut self.pending_anchors);
+        let place = |anchor: &Anchor| (anchor.group, anchor.offset);
+        (wanted.sort_by_key(place), found.sort_by_key(place));
+        assert_eq!(found, wanted, "anchors of the parts alone");
     }
 
     pub(super) fn recipe(&self, index: usize) -> Vec<Extent> {

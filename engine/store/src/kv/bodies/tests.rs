@@ -52,7 +52,7 @@ fn group_test_log(parts: &[(u64, usize)]) -> GroupTestLog {
             (GroupWriter::new(GroupId(*id), Codec::Zstd, seed).unwrap(), usize::try_from(*id).unwrap() * 1000)
         });
         let mut found = Vec::new();
-        writer.append(&noise[*at..*at + len], &mut found).unwrap();
+        writer.append(&noise[*at..*at + len], None::<std::iter::Empty<usize>>, &mut found).unwrap();
         *at += len;
         found.retain(|anchor| *len < LARGE_PART_BYTES || keys::is_kept_for_large_bodies(anchor.key));
         anchors.extend(found);
