@@ -7,7 +7,8 @@ use crate::codec::{CodecError, put_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, RecordPlace, SegmentId, Seqno};
 use crate::log::layout::{
-    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RawRecord, Salt, seal_record, set_layout, stamp_record, start_record,
+    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, ChainDigest, RawRecord, Salt, seal_record, set_layout, stamp_record,
+    start_record,
 };
 use crate::log::leaf_hash::LeafHasher;
 use crate::log::record::{GroupPart, LAYOUT, LAYOUT_WITH_KEY, LAYOUT_WITHOUT_SALT, RecordKind};
@@ -173,7 +174,8 @@ impl BatchBuf {
         Ok(())
     }
 
-    /// Fills in the record checksums, which depend on the batch's place, and sums up the records.
+    /// Fills in the record checksums, which depend on the batch's place, and sums up the records. The sums are complete
+    /// after [`BatchBuf::digest`].
     pub fn stamp_and_sum(
         &mut self,
         schema: &dyn RecordSchema,
@@ -191,7 +193,12 @@ impl BatchBuf {
             stamp_record(record, salt, offset + start as u64);
             sums.add_record(Seqno(first_seqno.0 + index as u64), &RawRecord::of(record)?)?;
         }
-        Ok(sums.finish())
+        Ok(sums.finish_before_digest(len))
+    }
+
+    /// The digest of the batch, whose header is written. Completes its sums.
+    pub fn digest(&mut self, sums: &mut BatchSums) -> ChainDigest {
+        sums.digest_batch(&self.bytes, &mut self.leaves)
     }
 
     /// The place of record `index` once the batch is at `offset`.

@@ -289,8 +289,13 @@ impl BatchHeader {
 
 /// The digest that the next batch carries as its `prev`.
 pub fn chain_digest(batch: &[u8]) -> ChainDigest {
+    chain_digest_of(*blake3::hash(batch).as_bytes())
+}
+
+/// The digest of a batch with this BLAKE3 hash: its first half.
+pub fn chain_digest_of(hash: [u8; 32]) -> ChainDigest {
     let mut digest = [0; 16];
-    digest.copy_from_slice(&blake3::hash(batch).as_bytes()[..16]);
+    digest.copy_from_slice(&hash[..16]);
     digest
 }
 

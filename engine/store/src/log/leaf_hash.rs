@@ -4,6 +4,9 @@
 //! of adding the record. The processor can work on the blocks of up to 16 messages at once. Messages of one
 //! chunk are therefore collected: all their blocks but the last go through [`Platform::hash_many`], and the
 //! last ones, which may be shorter, one by one. The hashes are the same as of `blake3::hash`.
+//!
+//! A batch of a single record has only one leaf. It waits for the digest of the batch, and goes beside that
+//! ([`LeafHasher::hash_beside`]).
 
 use std::sync::LazyLock;
 
@@ -85,15 +88,47 @@ impl LeafHasher {
         self.hashes.drain(..)
     }
 
+    /// Whether the only message is not hashed yet, and can be hashed beside another one of `other_bytes`.
+    pub fn can_wait(&self, other_bytes: usize) -> bool {
+        match *self.pending {
+            [message] => {
+                self.hashes.len() == 1
+                    && message.whole_blocks() > 0
+                    && (message.end - message.start..=CHUNK_BYTES).contains(&other_bytes)
+            }
+            _ => false,
+        }
+    }
+
+    /// The hash of `other`. If the only message waits for it, both are hashed side by side.
+    pub fn hash_beside(&mut self, other: &[u8]) -> MerkleHash {
+        let ([message], true) = (&*self.pending, self.can_wait(other.len())) else {
+            return *blake3::hash(other).as_bytes();
+        };
+        let own = &self.bytes[message.start..message.end];
+        let mut states = [[0; 32]; 2];
+        hash_whole_blocks(&[own, other], message.whole_blocks(), states.as_flattened_mut());
+        self.hashes[message.place] = finish_chunk(own, message.whole_blocks(), &states[0]);
+        let hash = finish_chunk(other, message.whole_blocks(), &states[1]);
+        self.pending.clear();
+        self.bytes.clear();
+        hash
+    }
+
     fn hash_pending(&mut self) {
         // Only messages of equally many blocks go side by side.
         self.pending.sort_by_key(|message| message.whole_blocks());
         for alike in self.pending.chunk_by(|one, other| one.whole_blocks() == other.whole_blocks()) {
             for few in alike.chunks(LANES) {
+                let mut messages: [&[u8]; LANES] = [&[]; LANES];
+                for (bytes, message) in messages.iter_mut().zip(few) {
+                    *bytes = &self.bytes[message.start..message.end];
+                }
+                let blocks = few.first().map_or(0, |message| message.whole_blocks());
                 let mut states = [[0; 32]; LANES];
-                hash_whole_blocks(&self.bytes, few, states.as_flattened_mut());
-                for (message, state) in few.iter().zip(&states) {
-                    self.hashes[message.place] = hash_last_block(&self.bytes, *message, state);
+                hash_whole_blocks(&messages[..few.len()], blocks, states.as_flattened_mut());
+                for ((message, bytes), state) in few.iter().zip(messages).zip(&states) {
+                    self.hashes[message.place] = finish_chunk(bytes, blocks, state);
                 }
             }
         }
@@ -102,12 +137,12 @@ impl LeafHasher {
     }
 }
 
-/// Hashes all blocks but the last of messages with equally many. `states` receives 32 bytes for each.
-fn hash_whole_blocks(bytes: &[u8], messages: &[PendingMessage], states: &mut [u8]) {
+/// Hashes the first `blocks` blocks of each message; each has more. `states` receives 32 bytes for each.
+fn hash_whole_blocks(messages: &[&[u8]], blocks: usize, states: &mut [u8]) {
     macro_rules! of_blocks {
         ($($count:literal)*) => {
-            match messages.first().map_or(0, |message| message.whole_blocks()) {
-                $($count => hash_blocks::<{ $count * BLOCK_BYTES }>(bytes, messages, states),)*
+            match blocks {
+                $($count => hash_blocks::<{ $count * BLOCK_BYTES }>(messages, states),)*
                 _ => {}
             }
         };
@@ -115,23 +150,31 @@ fn hash_whole_blocks(bytes: &[u8], messages: &[PendingMessage], states: &mut [u8
     of_blocks!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
 }
 
-fn hash_blocks<const N: usize>(bytes: &[u8], messages: &[PendingMessage], states: &mut [u8]) {
+fn hash_blocks<const N: usize>(messages: &[&[u8]], states: &mut [u8]) {
     let mut inputs: [&[u8; N]; LANES] = [&[0; N]; LANES];
     for (input, message) in inputs.iter_mut().zip(messages) {
-        if let Some(whole) = bytes.get(message.start..).and_then(|rest| rest.first_chunk()) {
+        if let Some(whole) = message.first_chunk() {
             *input = whole;
         }
     }
     PLATFORM.hash_many(&inputs[..messages.len()], &IV, 0, IncrementCounter::No, 0, CHUNK_START, 0, states);
 }
 
-fn hash_last_block(bytes: &[u8], message: PendingMessage, state: &[u8; 32]) -> MerkleHash {
-    let whole = message.whole_blocks();
-    let last = &bytes[message.start + whole * BLOCK_BYTES..message.end];
-    match whole {
-        0 => compress_last(IV, last, CHUNK_START),
-        _ => compress_last(words_of(state), last, 0),
+/// Hashes what follows the first `done` blocks of a message of at most one chunk; `state` is what they left.
+fn finish_chunk(message: &[u8], done: usize, state: &[u8; 32]) -> MerkleHash {
+    if done == 0 {
+        return compress_last(IV, message, CHUNK_START);
     }
+    let mut words = words_of(state);
+    let mut left = &message[done * BLOCK_BYTES..];
+    while let Some((block, rest)) =
+        left.split_first_chunk::<BLOCK_BYTES>().filter(|(_, rest)| !rest.is_empty())
+    {
+        #[expect(clippy::cast_possible_truncation, reason = "64")]
+        PLATFORM.compress_in_place(&mut words, block, BLOCK_BYTES as u8, 0, 0);
+        left = rest;
+    }
+    compress_last(words, left, 0)
 }
 
 /// The hash that blake3 derives from this context key and at most 64 bytes.
@@ -186,6 +229,32 @@ mod tests {
         assert_hashed(0..1100);
         assert_hashed((0..1100).rev());
         (0..1100).for_each(|len| assert_hashed([len].into_iter()));
+    }
+
+    #[test]
+    fn message_beside_another_one_has_the_hash_of_blake3() {
+        let mut together = 0;
+        let more_bytes = [0, 1, 35, 64, 99, 600];
+        for (own, other) in (0..1100).flat_map(|own| more_bytes.map(|more| (own, own + more))) {
+            let mut hasher = LeafHasher::default();
+            hasher.push(&[&message(own)]);
+            together += usize::from(hasher.can_wait(other));
+            let hash = hasher.hash_beside(&message(other));
+            assert_eq!(hash, *blake3::hash(&message(other)).as_bytes(), "{own} beside {other}");
+            let left: Vec<_> = hasher.take_hashes().collect();
+            assert_eq!(left, [*blake3::hash(&message(own)).as_bytes()], "{own} beside {other}");
+        }
+        // From 65 bytes on, as long as the other one is a single chunk.
+        assert_eq!(together, more_bytes.iter().map(|more| CHUNK_BYTES - 64 - more).sum::<usize>());
+        // Two messages, and one that is longer than the other.
+        let mut hasher = LeafHasher::default();
+        (hasher.push(&[&message(600)]), hasher.push(&[&message(600)]));
+        assert!(!hasher.can_wait(700));
+        hasher.clear();
+        hasher.push(&[&message(600)]);
+        assert!(!hasher.can_wait(599) && hasher.can_wait(600));
+        assert_eq!(hasher.hash_beside(&message(100)), *blake3::hash(&message(100)).as_bytes());
+        assert_eq!(hasher.take_hashes().count(), 1);
     }
 
     #[test]

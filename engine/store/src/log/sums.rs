@@ -5,7 +5,7 @@ use crate::codec::{self, CodecError};
 use crate::ids::Seqno;
 use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::erasure::ErasureHead;
-use crate::log::layout::{BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
+use crate::log::layout::{BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord, chain_digest_of};
 use crate::log::leaf_hash::LeafHasher;
 use crate::log::ledger::{Frontier, LedgerNode, leaf_hash, record_prefix};
 use crate::log::record::{
@@ -60,6 +60,15 @@ impl<'a> SumsBuilder<'a> {
         self.sums.add_leaves(self.leaves);
         self.sums
     }
+
+    /// As [`SumsBuilder::finish`], of a batch of `batch_bytes` whose digest follows. The leaf of a single record may
+    /// wait for it: [`BatchSums::digest_batch`] then adds it.
+    pub fn finish_before_digest(mut self, batch_bytes: usize) -> BatchSums {
+        if !self.leaves.can_wait(batch_bytes) {
+            self.sums.add_leaves(self.leaves);
+        }
+        self.sums
+    }
 }
 
 impl BatchSums {
@@ -98,6 +107,13 @@ impl BatchSums {
         let prefix = record_prefix(&salt, record.kind, LAYOUT, seqno.0);
         leaves.push(&[&prefix, logical.head]);
         self.measure(schema, kind, u64::from(record.bytes), &logical)
+    }
+
+    /// The digest of the whole batch, whose header is written. Adds a leaf that waited for it.
+    pub fn digest_batch(&mut self, batch: &[u8], leaves: &mut LeafHasher) -> ChainDigest {
+        let digest = chain_digest_of(leaves.hash_beside(batch));
+        self.add_leaves(leaves);
+        digest
     }
 
     fn add_leaves(&mut self, leaves: &mut LeafHasher) {

@@ -21,7 +21,7 @@ use crate::log::inbox::Wakeup;
 use crate::log::inline::{PoisonOnUnwind, SharedWriter};
 use crate::log::layout::{
     BatchForm, BatchHeader, LogState, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentFooter,
-    SegmentHeader, chain_digest,
+    SegmentHeader,
 };
 use crate::log::manifest::{CleanClose, SegmentEntry, SharedManifest, TableEntry};
 use crate::log::paths::StorePaths;
@@ -395,7 +395,7 @@ impl LogWriter {
             return Err(Error::bug("a batch was queued for another place than the log's end"));
         }
         let batch = &mut queued.batch;
-        let sums = match queued.sums.take() {
+        let mut sums = match queued.sums.take() {
             Some(sums) => sums,
             None => self.queue.stamp_and_sum(batch, queued.segment, queued.offset, queued.first_seqno)?,
         };
@@ -412,9 +412,8 @@ impl LogWriter {
             prev: self.state.chain.into(),
         };
         header.write(&mut batch.bytes, self.active.salt, queued.offset);
-        self.state
-            .advance(&header, &sums, chain_digest(&batch.bytes))
-            .map_err(|e| Error::bug(e.to_string()))?;
+        let digest = batch.digest(&mut sums);
+        self.state.advance(&header, &sums, digest).map_err(|e| Error::bug(e.to_string()))?;
         self.tail += batch.bytes.len() as u64;
         Ok(())
     }
