@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import operator
 import os
 import random
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import threading
 import unittest
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -404,10 +406,78 @@ class Migrating(SaverCase):
             graph(old).invoke({"messages": ["hello"]}, config("a"))
         real = self.saver.get_tuple
         self.saver.get_tuple = lambda at: real(at)._replace(metadata={"step": 99})
-        with self.assertRaisesRegex(annals.Damaged, "metadata of checkpoint"):
+        with self.assertRaisesRegex(annals.Damaged, "^the copy of checkpoint .* of thread 'a' .*: metadata differs"):
             self.saver.migrate_from_sqlite(database)
         with sqlite3.connect(database) as connection:
             self.assertGreater(connection.execute("SELECT count(*) FROM checkpoints").fetchone()[0], 0)
+
+    def test_second_migration_adds_only_what_is_new(self):
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        database = self.directory / "old.sqlite"
+        with SqliteSaver.from_conn_string(str(database)) as old:
+            app = graph(old)
+            app.invoke({"messages": ["hello"]}, config("a"))
+            self.saver.migrate_from_sqlite(database)
+            before = [self.keys(keyspace) for keyspace in (CHECKPOINTS, VALUES, CHUNKS, WRITES)]
+            self.assertEqual(self.saver.migrate_from_sqlite(database), 0)
+            self.assertEqual([self.keys(keyspace) for keyspace in (CHECKPOINTS, VALUES, CHUNKS, WRITES)], before)
+            app.invoke({"messages": ["again"]}, config("a"))
+            self.assertEqual(self.saver.migrate_from_sqlite(database), 4)
+        with closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute("UPDATE checkpoints SET metadata = ?", (b'{"step": 99}',))
+        with self.assertRaisesRegex(annals.Conflict, "^checkpoint .* of thread 'a' .*: metadata differs"):
+            self.saver.migrate_from_sqlite(database)
+
+    def test_object_of_a_class_that_is_not_installed_stays_one(self):
+        # The serializer gives plain data for it, with a warning; a copy of that would have lost the class.
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        (self.directory / "nowhere.py").write_text(
+            "import dataclasses\n@dataclasses.dataclass\nclass Ticket:\n    number: int\n"
+        )
+        database = self.directory / "old.sqlite"
+        sys.path.insert(0, str(self.directory))
+        self.addCleanup(sys.modules.pop, "nowhere", None)
+        ticket = importlib.import_module("nowhere").Ticket(7)
+        values = {"ticket": {"inside": [ticket]}, "bytes": b"\0", "nothing": None, "numbers": {1: 2}}
+        with SqliteSaver.from_conn_string(str(database)) as old:
+            at = old.put(config("t"), checkpoint(values, dict.fromkeys(values, "1")), {}, dict.fromkeys(values, "1"))
+        sys.path.remove(str(self.directory))
+        del sys.modules["nowhere"]
+        self.saver.migrate_from_sqlite(database)
+        self.assertEqual(self.saver.get_tuple(at).checkpoint["channel_values"]["ticket"], {"inside": [{"number": 7}]})
+        sys.path.insert(0, str(self.directory))
+        self.addCleanup(sys.path.remove, str(self.directory))
+        found = self.saver.get_tuple(at).checkpoint["channel_values"]
+        self.assertEqual(type(found["ticket"]["inside"][0]).__name__, "Ticket")
+        self.assertEqual({**found, "ticket": 0}, {**values, "ticket": 0})
+
+    def test_sqlite_database_is_not_made_and_not_changed(self):
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        missing, empty, other = (self.directory / name for name in ("missing", "empty.sqlite", "text.sqlite"))
+        sqlite3.connect(empty).close()
+        other.write_text("no database " * 1000)
+        for path, kind in ((missing, annals.NotFound), (empty, annals.NotFound), (other, annals.Damaged)):
+            with self.assertRaises(kind):
+                self.saver.migrate_from_sqlite(path)
+        self.assertFalse(missing.exists())
+        self.assertEqual(empty.read_bytes(), b"")
+        # A database of before the column of paths, with a value that cannot be read.
+        database = self.directory / "old.sqlite"
+        with SqliteSaver.from_conn_string(str(database)) as old:
+            graph(old).invoke({"messages": ["hello"]}, config("a"))
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("ALTER TABLE writes DROP COLUMN task_path")
+            connection.commit()
+            before = connection.execute("SELECT sql FROM sqlite_master").fetchall()
+            self.assertEqual(self.saver.migrate_from_sqlite(database), 4)
+            self.assertEqual(connection.execute("SELECT sql FROM sqlite_master").fetchall(), before)
+            connection.execute("UPDATE checkpoints SET checkpoint = ? WHERE rowid = 3", (b"\xc1",))
+            connection.commit()
+        with self.assertRaisesRegex(annals.Damaged, "^checkpoint .* of thread 'a' cannot be read"):
+            self.saver.migrate_from_sqlite(database)
 
 
 class LongTerm(unittest.TestCase):

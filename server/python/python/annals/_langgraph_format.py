@@ -63,6 +63,11 @@ SavedBy = str | tuple[str, bytes] | None
 ValueRef = tuple[str, str, SavedBy]
 
 
+def config_of(thread: str, ns: str, checkpoint_id: str) -> Any:
+    """The config by which LangGraph names a checkpoint."""
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
+
+
 def text(part: str) -> bytes:
     """A part of a key: sorts as the text does, and no other part is its prefix."""
     return part.encode("utf-8", "surrogatepass").replace(b"\0", b"\0\xff") + b"\0\1"

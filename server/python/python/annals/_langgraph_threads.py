@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, SerializerProtocol
+from langgraph.checkpoint.base import CheckpointTuple, SerializerProtocol
 from langgraph.checkpoint.base.id import uuid6
 
 import annals
@@ -25,16 +25,15 @@ from annals._langgraph_format import (
     checkpoint_key,
     checkpoint_of,
     chunk_key,
+    config_of,
     digests_of,
-    pack,
     prefix_end,
     space_key,
     text,
     texts_of,
     value_key,
-    version_text,
-    write_key,
 )
+from annals._langgraph_migration import PostgresSource, SqliteSource, migrate
 
 # Most changes in one write while threads are copied or deleted.
 BATCH = 150
@@ -48,10 +47,6 @@ def run_name(thread_id: str) -> str:
         digest = hashlib.sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest()
         name = f"thread/sha256-{digest}"
     return name.encode("utf-8", "replace").decode()
-
-
-def config_of(thread: str, ns: str, checkpoint_id: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
 
 
 def json_bytes(value: Any) -> bytes:
@@ -354,72 +349,19 @@ class ThreadOperations:
     # Migration
 
     def migrate_from_sqlite(self, path: Any) -> int:
-        """Copies all checkpoints of a SqliteSaver's database. Each copy is read back and compared with its source;
-        the first difference raises `annals.Damaged`. Returns how many were copied. The database is not changed."""
-        import sqlite3
-        from contextlib import closing
+        """Copies the checkpoints of a SqliteSaver's database, with their writes; returns how many were copied.
 
-        from langgraph.checkpoint.sqlite import SqliteSaver
-
-        with closing(sqlite3.connect(path, check_same_thread=False)) as connection:
-            source = SqliteSaver(connection, serde=self.serde)
-            source.setup()
-
-            def rows(query: str, *values: Any) -> builtins.list[Any]:
-                return connection.execute(query, values).fetchall()
-
-            return self._migrate(source, rows, "writes", "value", "?")
+        Values and writes are copied verbatim, so the classes in them need not be installed here. Each copy is read back
+        and compared with its source; a difference, or a checkpoint that cannot be read, raises `annals.Damaged`.
+        Checkpoints that are here already are compared and not copied again: `annals.Conflict` names one that differs.
+        The database is not changed.
+        """
+        return migrate(self, SqliteSource(path, self.serde))
 
     def migrate_from_postgres(self, conn_string: str) -> int:
-        """As `migrate_from_sqlite`, of a PostgresSaver's database. Needs langgraph-checkpoint-postgres."""
-        from langgraph.checkpoint.postgres import PostgresSaver
+        """As `migrate_from_sqlite`, of a PostgresSaver's database. Needs langgraph-checkpoint-postgres.
 
-        with PostgresSaver.from_conn_string(conn_string) as source:
-            source.serde = self.serde
-
-            def rows(query: str, *values: Any) -> builtins.list[Any]:
-                with source.conn.cursor() as cursor:
-                    found = cursor.execute(query, values).fetchall()
-                return [tuple(row.values()) if isinstance(row, dict) else row for row in found]
-
-            return self._migrate(source, rows, "checkpoint_writes", "blob", "%s")
-
-    def _migrate(self, source: BaseCheckpointSaver[Any], rows: Any, writes: str, value: str, mark: str) -> int:
-        order = "SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints ORDER BY checkpoint_id"
-        of_one = f"thread_id = {mark} AND checkpoint_ns = {mark} AND checkpoint_id = {mark}"
-        select = f"SELECT task_id, idx, channel, type, {value}, task_path FROM {writes} WHERE {of_one}"
-        copied = 0
-        for thread, ns, checkpoint_id in rows(order):
-            found = source.get_tuple(config_of(thread, ns, checkpoint_id))
-            if found is None:
-                raise annals.Damaged(f"checkpoint {checkpoint_id} of thread {thread!r} cannot be read")
-            parent = found.parent_config and found.parent_config["configurable"]["checkpoint_id"]
-            checkpoint = dict(found.checkpoint)
-            # Some savers keep values without a version. A value needs one to be found.
-            versions = {**dict.fromkeys(checkpoint["channel_values"], 0), **checkpoint["channel_versions"]}
-            checkpoint["channel_versions"] = versions
-            same = {(channel, version) for channel, version, _ in self._refs(thread, ns, parent)} if parent else set()
-            new = {name: version for name, version in versions.items() if (name, version_text(version)) not in same}
-            changes = self._checkpoint_changes(thread, ns, parent, checkpoint, found.metadata, new)
-            for task, index, channel, kind, data, path in rows(select, thread, ns, checkpoint_id):
-                key = write_key(thread, ns, checkpoint_id, task, index)
-                packed = pack(channel.encode(), (path or "").encode(), (kind or "").encode(), bytes(data))
-                changes.append(("put", WRITES, key, packed))
-            self._space.write(changes)
-            self._compare(found, self.get_tuple(config_of(thread, ns, checkpoint_id)), versions)
-            copied += 1
-        return copied
-
-    def _compare(self, source: CheckpointTuple, copy: CheckpointTuple | None, versions: Any) -> None:
-        where = source.config["configurable"]
-        expected = {**source.checkpoint, "channel_versions": versions}
-        pairs = [("metadata", source.metadata, copy and copy.metadata)]
-        pairs += [(name, expected[name], copy and copy.checkpoint.get(name)) for name in expected]
-        pairs.append(("pending_writes", source.pending_writes or [], copy and copy.pending_writes))
-        for name, wanted, got in pairs:
-            # Values without equality are compared as the serializer writes them.
-            if wanted != got and self.serde.dumps_typed(wanted) != self.serde.dumps_typed(got):
-                raise annals.Damaged(
-                    f"{name} of checkpoint {where['checkpoint_id']} of thread {where['thread_id']!r} "
-                    "is not in the copy what it is in the source"
-                )
+        All is read in one read-only transaction, so other programs may use the database meanwhile. Raises
+        `annals.Unavailable` if the server refuses, and `annals.NotFound` if the database has no checkpoints' tables.
+        """
+        return migrate(self, PostgresSource(conn_string, self.serde))

@@ -53,6 +53,7 @@ from annals._langgraph_format import (
     checkpoint_key,
     checkpoint_of,
     chunk_key,
+    config_of,
     decode_value,
     digests_of,
     encode_value,
@@ -68,7 +69,7 @@ from annals._langgraph_format import (
     write_of,
 )
 from annals._langgraph_store import AnnalsStore
-from annals._langgraph_threads import ThreadOperations, config_of, json_bytes, run_name
+from annals._langgraph_threads import ThreadOperations, json_bytes, run_name
 
 __all__ = ["AnnalsSaver", "AnnalsStore"]
 
@@ -345,7 +346,9 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
         checkpoint: Checkpoint,
         metadata: Any,
         new_versions: ChannelVersions,
+        serialised: Mapping[str, tuple[str, bytes]] | None = None,
     ) -> builtins.list[tuple[Any, ...]]:
+        """The changes that save a checkpoint. `serialised` has type and bytes of channels that are stored as given."""
         rest = dict(checkpoint)
         values: dict[str, Any] = rest.pop("channel_values")
         checkpoint_id = rest.pop("id")
@@ -364,7 +367,7 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
                 saver = earlier[named]
                 refs.append((*named, parent if saver == "" else saver))
             elif channel in values:
-                typed = self._dumps(values[channel], f"$.{channel}")
+                typed = (serialised or {}).get(channel) or self._dumps(values[channel], f"$.{channel}")
                 if len(typed[1]) <= INLINE_BYTES:
                     refs.append((*named, typed))
                     continue
