@@ -32,8 +32,8 @@ def _prefix(*parts: str) -> bytes:
     return b"".join(text + b"\0\1" for text in texts)
 
 
-def _end(prefix: bytes) -> bytes:
-    return prefix[:-1] + b"\2"
+def _end(prefix: bytes) -> bytes | None:
+    return prefix[:-1] + b"\2" if prefix else None
 
 
 def _texts(key: bytes) -> list[str]:
