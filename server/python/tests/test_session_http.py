@@ -293,6 +293,85 @@ def test_overlapping_async_calls_end_in_recorded_order(store, up):
     assert recorded == replayed == [20, 80, 150] and receipt.faithful
 
 
+def test_overlapping_async_calls_begin_before_the_first_one_ends(store, up):
+    # Each call asks for what it saw when it began. A replay that answers the first one at once would ask otherwise.
+    async def main():
+        under_way, seen = [], []
+        async with httpx.AsyncClient() as client:
+
+            async def call(ms):
+                # As clients do that look at their platform first, in a thread.
+                await asyncio.to_thread(int)
+                under_way.append(ms)
+                await client.post(f"{up.url}/slow/{ms}", json={"under_way": len(under_way)})
+                under_way.remove(ms)
+                seen.append((ms, len(under_way)))
+
+            await call(10)
+            await asyncio.gather(*(call(ms) for ms in (300, 20, 150)))
+            await call(5)
+        return seen
+
+    recorded, replayed, receipt = record_then_replay(store, up, lambda: asyncio.run(main()))
+    assert recorded == replayed == [(10, 0), (20, 2), (150, 1), (300, 0), (5, 0)] and receipt.faithful
+
+
+def test_calls_one_after_the_other_wait_for_none(store, up, monkeypatch):
+    # Also if a tool that does not run had asked.
+    from annals import recording
+
+    waits, next_call = [], recording.Replay._next_call
+    monkeypatch.setattr(recording.Replay, "_next_call", lambda *at: waits.append(next_call(*at)) or waits[-1])
+
+    @annals.tool
+    def search(what):
+        return httpx.get(f"{up.url}/slow/{what}").text
+
+    def agent():
+        said = [httpx.get(f"{up.url}/slow/5").text, search(7), search(3)]
+        return [*said, httpx.get(f"{up.url}/slow/4").text, httpx.get(f"{up.url}/slow/6").text]
+
+    for tools in ("recorded", "live", "compare"):
+        with annals.record(tools, store=store):
+            recorded = agent()
+        waits.clear()
+        with annals.replay(tools, store=store, tools=tools):
+            assert agent() == recorded
+        assert set(waits) == {None}, tools
+
+
+def test_call_that_begins_later_than_recorded_is_no_divergence(store, up, monkeypatch):
+    # The second call began while the first one was under way. In the replay it begins when the first one has ended.
+    from concurrent.futures import ThreadPoolExecutor
+
+    from annals import recording
+
+    monkeypatch.setattr(recording, "BEGIN_PATIENCE_S", 0.0)
+    times = (60, 90)
+
+    async def tasks(overlapping):
+        async with httpx.AsyncClient() as client:
+            calls = [client.get(f"{up.url}/slow/{ms}") for ms in times]
+            if overlapping:
+                return await asyncio.gather(*calls)
+            return [await call for call in calls]
+
+    def threads(overlapping):
+        call = httpx.get
+        urls = [f"{up.url}/slow/{ms}" for ms in times]
+        if not overlapping:
+            return list(map(call, urls))
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(call, urls))
+
+    for name, agent in (("tasks", lambda overlapping: asyncio.run(tasks(overlapping))), ("threads", threads)):
+        with annals.record(name, store=store):
+            agent(True)
+        with annals.replay(name, store=store) as replay:
+            agent(False)
+        assert replay.receipt.faithful, name
+
+
 def test_overlapping_calls_of_threads_end_in_recorded_order(store, up, monkeypatch):
     from concurrent.futures import ThreadPoolExecutor
 

@@ -33,6 +33,9 @@ from annals.errors import Diverged, Invalid
 
 # How long an answer waits for earlier ones while nothing moves, in seconds.
 PATIENCE_S = 3.0
+# How long an answer waits for calls that began before it ended, while nothing moves, in seconds. Such a call may begin
+# later than in the recording, for example after a pause; that is no divergence.
+BEGIN_PATIENCE_S = 0.1
 
 _monotonic = time.monotonic
 
@@ -246,6 +249,11 @@ class Replay(_Session):
                 chaos=chaos,
                 tools=tools,
             )
+        # Exchanges in the order in which they began. Those before `_begun` have been asked for, or are given up.
+        self._calls = [(begun, ended, seq) for seq, exchange, begun, ended in self._run.calls if exchange]
+        self._ended_ns = {seq: ended for _, ended, seq in self._calls}
+        self._asked: set[int] = set()
+        self._begun = 0
         self._recorded: dict[str, list[str]] = {}
         for lane, lines in self._run.draws:
             self._recorded.setdefault(lane, []).extend(lines.splitlines())
@@ -283,15 +291,20 @@ class Replay(_Session):
         """The recorded answer of a request. Raises `Diverged`."""
         self._check_fork()
         found = self._run.answer(method, url, headers, body)
-        self._wake()
-        if isinstance(found, str):
-            raise Diverged(found)
-        return found
+        return self._taken(found)
 
     def result(self, name: str, input: bytes):
         """The recorded result of another call. Raises `Diverged`."""
         self._check_fork()
         found = self._run.result(name, input)
+        if not isinstance(found, str) and self.tools == "recorded":
+            # What a tool asked that does not run.
+            self._asked.update(json.loads(found.metadata).get("inside", ()))
+        return self._taken(found)
+
+    def _taken(self, found):
+        if not isinstance(found, str):
+            self._asked.add(found.seq)
         self._wake()
         if isinstance(found, str):
             raise Diverged(found)
@@ -306,8 +319,25 @@ class Replay(_Session):
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(lambda future=future: future.done() or future.set_result(None))
 
+    def _next_call(self, seq: int) -> int | None:
+        """A call that began before this frame's answer ended, and that the program has not asked for yet."""
+        with self._lock:
+            while self._begun < len(self._calls) and self._calls[self._begun][2] in self._asked:
+                self._begun += 1
+            if self._begun == len(self._calls):
+                return None
+            begun, _, following = self._calls[self._begun]
+            return following if begun < self._ended_ns.get(seq, 0) else None
+
     def wait_turn(self, seq: int) -> None:
         """Blocks until this frame's answer may end, as recorded."""
+        while (following := self._next_call(seq)) is not None:
+            with self._moved:
+                seen = self._movements
+                if self._next_call(seq) == following:
+                    self._moved.wait(BEGIN_PATIENCE_S)
+                    if self._movements == seen:
+                        self._asked.add(following)
         while not self._run.may_end(seq):
             with self._moved:
                 seen = self._movements
@@ -318,17 +348,24 @@ class Replay(_Session):
 
     async def wait_turn_async(self, seq: int) -> None:
         """The same without blocking the event loop."""
+        while (following := self._next_call(seq)) is not None:
+            if not await self._movement(lambda: self._next_call(seq) != following, BEGIN_PATIENCE_S):
+                self._asked.add(following)
         while not self._run.may_end(seq):
-            loop = asyncio.get_running_loop()
-            future = loop.create_future()
-            with self._moved:
-                seen = self._movements
-                self._wakers.add((loop, future))
-            if self._run.may_end(seq):
-                return
-            done, _ = await asyncio.wait({future}, timeout=PATIENCE_S)
-            if not done and self._movements == seen:
+            if not await self._movement(lambda: self._run.may_end(seq), PATIENCE_S):
                 self._run.stop_waiting(seq)
+
+    async def _movement(self, done: Any, patience_s: float) -> bool:
+        """Waits until a call of the program begins or ends, or is `done`; whether that happened in this time."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        with self._moved:
+            seen = self._movements
+            self._wakers.add((loop, future))
+        if done():
+            return True
+        woken, _ = await asyncio.wait({future}, timeout=patience_s)
+        return bool(woken) or self._movements != seen
 
     def ended(self, seq: int) -> None:
         """Says that this frame's answer has ended."""

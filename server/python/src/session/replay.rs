@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use annals::Store;
 use annals::replay::matching::Rules;
+use annals::{Component, Store};
 use annals_proxy::in_process::{ClientRequest, InProcessReplay, recorded_draws};
 use annals_proxy::proxy::{RecordedAnswer, RecordedResult, ReplayOptions, ToolReplay};
 use bytes::Bytes;
@@ -19,8 +19,12 @@ use super::{SessionResult, python_error};
 pub(super) struct ReplaySession {
     replay: InProcessReplay,
     draws: Vec<(String, String)>,
+    calls: Vec<CallSpan>,
     owner: Owner,
 }
+
+/// A frame's number, whether it is an exchange, and when it began and ended, in nanoseconds.
+type CallSpan = (u32, bool, u64, u64);
 
 pub(super) fn reader(store: &Path, namespace: &str, name: &str) -> SessionResult<annals::RunReader> {
     Store::open_read_only(store)?.namespace(namespace)?.run(name)
@@ -33,7 +37,7 @@ fn open(
     rules: &[String],
     chaos: Option<u64>,
     tools: &str,
-) -> SessionResult<(InProcessReplay, Vec<(String, String)>)> {
+) -> SessionResult<(InProcessReplay, Vec<(String, String)>, Vec<CallSpan>)> {
     let reader = reader(store, namespace, name)?;
     let rules = rules.iter().try_fold(Rules::none(), |rules, text| match text.contains(' ') {
         true => rules.rule(text),
@@ -47,7 +51,22 @@ fn open(
     let options = ReplayOptions { rules, chaos, tools, ..ReplayOptions::default() };
     let draws = recorded_draws(&reader)?;
     let draws = draws.into_iter().map(|lane| (lane.lane, lane.lines)).collect();
-    Ok((InProcessReplay::new(&reader, options)?, draws))
+    let calls = call_spans(&reader)?;
+    Ok((InProcessReplay::new(&reader, options)?, draws, calls))
+}
+
+/// The calls of a run, in the order in which they began.
+fn call_spans(reader: &annals::RunReader) -> SessionResult<Vec<CallSpan>> {
+    let mut spans = Vec::new();
+    for seq in 1..=reader.info().frames {
+        let info = reader.frame_info(seq)?;
+        let exchange = matches!(info.component.name(), "llm" | "http");
+        if exchange || info.component == Component::Tool {
+            spans.push((seq, exchange, info.started_ns, info.started_ns.saturating_add(info.duration_ns)));
+        }
+    }
+    spans.sort_by_key(|(seq, _, begun_ns, _)| (*begun_ns, *seq));
+    Ok(spans)
 }
 
 #[pymethods]
@@ -64,14 +83,21 @@ impl ReplaySession {
         tools: String,
     ) -> PyResult<Self> {
         let opened = py.detach(|| open(&store, &namespace, &name, &rules, chaos, &tools));
-        let (replay, draws) = opened.map_err(|error| python_error(&error))?;
-        Ok(Self { replay, draws, owner: Owner::this() })
+        let (replay, draws, calls) = opened.map_err(|error| python_error(&error))?;
+        Ok(Self { replay, draws, calls, owner: Owner::this() })
     }
 
     /// The recorded draws: pairs of a lane and lines `KIND VALUE`.
     #[getter]
     fn draws(&self) -> Vec<(String, String)> {
         self.draws.clone()
+    }
+
+    /// The recorded calls in the order in which they began: a frame's number, whether it is an exchange, when it
+    /// began and ended.
+    #[getter]
+    fn calls(&self) -> Vec<CallSpan> {
+        self.calls.clone()
     }
 
     /// The recorded answer of a request, or the report of the divergence as a text.
