@@ -277,6 +277,32 @@ def test_call_that_is_not_made_is_an_error(store, up):
         pass
 
 
+def test_stream_that_is_never_closed_ends_with_the_block(store, up):
+    # The instrumentation of OpenTelemetry does so: it does not wait for the closing of an async stream.
+    kept = []
+
+    async def main(client):
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+        request = client.build_request("POST", f"{up.url}/v1/chat/completions", json=body)
+        response = await client.send(request, stream=True)
+        parts = response.aiter_raw()
+        kept.append(parts)
+        return await anext(parts)
+
+    def agent():
+        # `asyncio.run` would close the stream.
+        loop, client = asyncio.new_event_loop(), httpx.AsyncClient()
+        kept.append((loop, client))
+        return loop.run_until_complete(main(client))
+
+    recorded, replayed, receipt = record_then_replay(store, up, agent)
+    assert recorded == replayed and receipt.faithful
+    for loop, client in kept[::2]:
+        loop.run_until_complete(client.aclose())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
 def test_overlapping_async_calls_end_in_recorded_order(store, up):
     async def main():
         ended = []

@@ -174,6 +174,24 @@ def test_draws_are_served_in_order(store):
     assert replay.receipt.faithful
 
 
+def test_draws_of_a_module_that_is_imported_are_not_recorded(store, tmp_path, monkeypatch):
+    # A replay in the same process does not import it again.
+    (tmp_path / "draws_at_import.py").write_text("import helper_of_it\nDRAWN = helper_of_it.draw()\n")
+    (tmp_path / "helper_of_it.py").write_text("import uuid\ndef draw():\n    return str(uuid.uuid4())\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def agent():
+        import draws_at_import
+
+        return draws_at_import.DRAWN, str(uuid.uuid4())
+
+    with annals.record("r", store=store):
+        recorded = agent()
+    with annals.replay("r", store=store) as replay:
+        assert agent() == recorded
+    assert replay.receipt.faithful
+
+
 def test_names_imported_before_the_block_see_datetime(store):
     from datetime import datetime as imported
 

@@ -19,6 +19,7 @@ import _thread
 import ctypes
 import datetime as _datetime
 import gc
+import importlib._bootstrap
 import os
 import random as _random
 import sys
@@ -159,13 +160,18 @@ class _Random(_random.Random):
         return self.getrandbits(n * 8).to_bytes(n, "little")
 
 
+# The locks of the modules that are being imported: empty at most times.
+_imported_now = getattr(importlib._bootstrap, "_module_locks", (None,))
+
+
 def _is_passed() -> bool:
     """Whether the caller's caller is a module whose draws are left to the system, or is being imported."""
     frame = sys._getframe(2)
     if frame.f_globals.get("__name__", "").partition(".")[0] in PASSED:
         return True
-    # A module is imported once in a process, so a second replay there would not draw again.
-    while frame is not None:
+    # A module is imported once in a process, so a second replay there would not draw again. The stack is only looked at
+    # while something is imported: it takes long, and CPython 3.11 may crash later if every frame has been looked at.
+    while frame is not None and _imported_now:
         if frame.f_code.co_name == "_call_with_frames_removed":
             return True
         frame = frame.f_back

@@ -400,6 +400,10 @@ class Replay(_Session):
         self._leave()
         if self.is_forked():
             return
+        # As in a recording, an answer that is still open ends with the block.
+        for lane in list(self._lanes.values()):
+            if lane.answer is not None:
+                lane.answer.close()
         undrawn = 0
         for id, lines in self._recorded.items():
             if self.tools == "recorded" and "/tool." in id:
