@@ -358,7 +358,7 @@ impl<'a> Contest<'a> {
 
     fn print(&self, name: &str, figures: &PeerFigures) {
         let durability = match self.durability {
-            Durability::Disk => "disk",
+            Durability::Disk | Durability::Confirmed => "disk",
             Durability::Process => "process",
         };
         if self.arguments.json {

@@ -50,7 +50,7 @@ pub(super) fn open(folder: &Path, settings: PeerSettings) -> Box<dyn Peer> {
     };
     let keyspace = database.keyspace("records", options).unwrap();
     let persist = match settings.durability {
-        Durability::Disk => Some(PersistMode::SyncData),
+        Durability::Disk | Durability::Confirmed => Some(PersistMode::SyncData),
         Durability::Process => None,
     };
     Box::new(Fjall { database, keyspace, persist })

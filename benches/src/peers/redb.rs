@@ -35,7 +35,7 @@ struct Redb {
 pub(super) fn open(folder: &Path, settings: PeerSettings) -> Box<dyn Peer> {
     let path = folder.join("redb");
     let database = match settings.durability {
-        Durability::Disk => builder().create(path),
+        Durability::Disk | Durability::Confirmed => builder().create(path),
         Durability::Process => {
             let file =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
@@ -47,7 +47,7 @@ pub(super) fn open(folder: &Path, settings: PeerSettings) -> Box<dyn Peer> {
 
 pub(super) fn open_memory(folder: &Path, settings: PeerSettings) -> Box<dyn Peer> {
     let level = match settings.durability {
-        Durability::Disk => Level::Immediate,
+        Durability::Disk | Durability::Confirmed => Level::Immediate,
         Durability::Process => Level::None,
     };
     Box::new(Redb { database: builder().create(folder.join("redb")).unwrap(), level })

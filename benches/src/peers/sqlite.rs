@@ -37,7 +37,7 @@ pub(super) fn open(folder: &Path, settings: PeerSettings) -> Box<dyn Peer> {
         ValueSizes::Small => 4 << 10,
     };
     let synchronous = match settings.durability {
-        Durability::Disk => "FULL",
+        Durability::Disk | Durability::Confirmed => "FULL",
         Durability::Process => "OFF",
     };
     let (log_pages, cache_kib) = (LOG_BYTES / page_bytes, CACHE_BYTES >> 10);
