@@ -248,7 +248,8 @@ mod tests {
         assert_eq!(together, more_bytes.iter().map(|more| CHUNK_BYTES - 64 - more).sum::<usize>());
         // Two messages, and one that is longer than the other.
         let mut hasher = LeafHasher::default();
-        (hasher.push(&[&message(600)]), hasher.push(&[&message(600)]));
+        hasher.push(&[&message(600)]);
+        hasher.push(&[&message(600)]);
         assert!(!hasher.can_wait(700));
         hasher.clear();
         hasher.push(&[&message(600)]);

@@ -18,10 +18,13 @@ use super::{SessionResult, python_error};
 #[pyclass(frozen, module = "annals._annals")]
 pub(super) struct ReplaySession {
     replay: InProcessReplay,
-    draws: Vec<(String, String)>,
+    draws: Vec<LaneDraws>,
     calls: Vec<CallSpan>,
     owner: Owner,
 }
+
+/// A lane and its draws, as lines `KIND VALUE`.
+type LaneDraws = (String, String);
 
 /// A frame's number, whether it is an exchange, and when it began and ended, in nanoseconds.
 type CallSpan = (u32, bool, u64, u64);
@@ -37,7 +40,7 @@ fn open(
     rules: &[String],
     chaos: Option<u64>,
     tools: &str,
-) -> SessionResult<(InProcessReplay, Vec<(String, String)>, Vec<CallSpan>)> {
+) -> SessionResult<(InProcessReplay, Vec<LaneDraws>, Vec<CallSpan>)> {
     let reader = reader(store, namespace, name)?;
     let rules = rules.iter().try_fold(Rules::none(), |rules, text| match text.contains(' ') {
         true => rules.rule(text),

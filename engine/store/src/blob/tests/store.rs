@@ -93,7 +93,8 @@ impl BlobTestStore {
         }
         let mut found = std::mem::take(&mut self.pending_anchors);
         let place = |anchor: &Anchor| (anchor.group, anchor.offset);
-        (wanted.sort_by_key(place), found.sort_by_key(place));
+        wanted.sort_by_key(place);
+        found.sort_by_key(place);
         assert_eq!(found, wanted, "anchors of the parts alone");
     }
 
