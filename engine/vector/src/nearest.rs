@@ -127,8 +127,12 @@ impl NearestHeap {
 const WIDTH_MIN: usize = 64;
 /// Vectors that a walk visits for each that it returns.
 const WALK_COST_PER_RESULT: u64 = 24;
+/// Rows that are scanned in the time that a wide walk takes for each vector that it returns.
+const SCAN_ROWS_PER_RESULT: usize = 200;
 /// Rows of a scan after which only those count that may beat the nearest so far.
 const SCAN_ROWS: usize = 4096;
+/// The same with a filter: while it lets few pass, none beats another, and it is called for the nearest of each part.
+const FILTERED_SCAN_ROWS: usize = 64 * SCAN_ROWS;
 /// Number of codes that are prefetched while one is compared.
 const PREFETCH_ROWS: usize = 8;
 /// Maximum number of tries of a search, which starts again if files were discarded meanwhile.
@@ -247,8 +251,9 @@ impl PartitionSearch<'_> {
                 self.take_candidates(levels, query, candidates, &mut best)?;
                 continue;
             }
-            for start in (0..segment.len()).step_by(SCAN_ROWS) {
-                let range = start..segment.len().min(start + SCAN_ROWS);
+            let rows_at_once = if self.wanted.filter.is_some() { FILTERED_SCAN_ROWS } else { SCAN_ROWS };
+            for start in (0..segment.len()).step_by(rows_at_once) {
+                let range = start..segment.len().min(start + rows_at_once);
                 let scales = segment.scales()?;
                 let scales = scales.get(3 * start..).unwrap_or_default();
                 let rows = (segment.codes(range)?, scales);
@@ -322,65 +327,90 @@ impl PartitionSearch<'_> {
                     candidates.push(Candidate { bound, row: RowLocation::new(part, at as usize) });
                 }
             }
-            let mut tried = best.clone();
-            self.take_candidates(levels, query, candidates, &mut tried)?;
+            let (mut tried, found) = (best.clone(), candidates.len());
+            let looked_at = self.take_candidates(levels, query, candidates, &mut tried)?;
             let enough = tried.heap.len() >= self.wanted.k;
+            // A walk misses some of the furthest that it returns. A filter that lets few pass leads down to those.
+            let is_deep = self.wanted.filter.is_some() && looked_at.saturating_mul(2) > found;
             // Everything further away than these is below the minimum score.
-            if enough || furthest < self.wanted.min_score {
+            if enough && !is_deep || furthest < self.wanted.min_score {
                 *best = tried;
                 return Ok(true);
             }
             width = width.saturating_mul(4);
+            if self.wanted.filter.is_some() {
+                // As many as should pass, and twice that.
+                let passed = tried.heap.len().saturating_sub(best.heap.len()).max(1);
+                width = width.max(k.saturating_mul(2).saturating_mul(looked_at) / passed);
+                if among.is_none() && width.saturating_mul(SCAN_ROWS_PER_RESULT) > segment.len() {
+                    return Ok(false);
+                }
+            }
         }
     }
 
-    /// Adds the candidates that count and are among the nearest, the most promising first.
+    /// Adds the candidates that count and are among the nearest, the most promising first. Returns how many of them
+    /// were looked at.
     fn take_candidates(
         &self,
         levels: &PartitionLevels,
         query: &Query<'_>,
         candidates: Vec<Candidate>,
         best: &mut NearestHeap,
-    ) -> VectorResult<()> {
+    ) -> VectorResult<usize> {
         let mut candidates = BinaryHeap::from(candidates);
+        let mut looked_at = 0;
         while let Some(Candidate { bound, row }) = candidates.pop() {
             // One of the same score may have the lesser owner.
             if best.worst_score().is_some_and(|worst| bound < worst) {
                 break;
             }
+            looked_at += 1;
             let (part, at) = (row.part(), row.at());
             let file = levels.segments.get(part);
-            let enough = |score: f32| score >= self.score_to_beat(best);
-            let (item, score) = match file {
-                Some(segment) => {
-                    if segment.is_dead(at, self.upto) {
-                        continue;
-                    }
-                    let score = query.score(&segment.row(at)?, segment.scale(at)?.square);
-                    if !enough(score) {
-                        continue;
-                    }
-                    (segment.item(at)?, score)
-                }
-                None => {
-                    let block = &levels.tail[part - levels.segments.len()];
-                    let score = query.score(block.row(at, query.vector.len()), block.scale(at).square);
-                    if !enough(score) {
-                        continue;
-                    }
-                    (block.items[at].clone(), score)
-                }
-            };
-            if item.seqno > self.upto || !self.is_wanted(&item)? {
+            if file.is_some_and(|segment| segment.is_dead(at, self.upto)) {
                 continue;
             }
+            let block = || &levels.tail[part - levels.segments.len()];
+            let read_item = || match file {
+                Some(segment) => segment.item(at),
+                None => Ok(block().items[at].clone()),
+            };
+            let counts =
+                |item: &VectorOrigin| Ok::<_, Error>(item.seqno <= self.upto && self.is_wanted(item)?);
+            // What a filter says costs less than a score, for which the vector is read.
+            let mut checked = None;
+            if self.wanted.filter.is_some() {
+                let item = read_item()?;
+                if !counts(&item)? {
+                    continue;
+                }
+                checked = Some(item);
+            }
+            let score = match file {
+                Some(segment) => query.score(&segment.row(at)?, segment.scale(at)?.square),
+                None => query.score(block().row(at, query.vector.len()), block().scale(at).square),
+            };
+            if score < self.score_to_beat(best) {
+                continue;
+            }
+            let item = match checked {
+                Some(item) => item,
+                None => {
+                    let item = read_item()?;
+                    if !counts(&item)? {
+                        continue;
+                    }
+                    item
+                }
+            };
             if is_living(self.core, self.namespace, &item, self.upto)? {
                 best.push(RankedVector { score, item });
             } else if let Some(segment) = file {
                 segment.note_dead(at, self.upto);
             }
         }
-        Ok(())
+        Ok(looked_at)
     }
 
     fn is_wanted(&self, item: &VectorOrigin) -> Result<bool> {
