@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::graph::{ScoredPosition, walk};
 use crate::ids::{NamespaceId, Seqno};
 use crate::index::VectorIndex;
-use crate::kernel::{dot, prefetch};
+use crate::kernel::{LANES, dot, prefetch};
 use crate::kv::core::Core;
 use crate::kv::embeddings::{check_embedder_id, check_vector};
 use crate::kv::view::View;
@@ -51,23 +51,90 @@ impl<'a> Query<'a> {
 }
 
 /// A vector with an upper bound of its score.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 struct Candidate {
     bound: f32,
     row: RowLocation,
 }
 
-impl Eq for Candidate {}
+/// Where candidates are.
+enum CandidateRows {
+    /// One after another, the first one here.
+    Adjacent(RowLocation),
+    Each(Vec<RowLocation>),
+}
 
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+/// Candidates in any order. Those of a scan with a filter are all of its rows, so it keeps only their bounds.
+struct Candidates {
+    bounds: Vec<f32>,
+    rows: CandidateRows,
+}
+
+impl Candidates {
+    fn each() -> Self {
+        Self { bounds: Vec::new(), rows: CandidateRows::Each(Vec::new()) }
+    }
+
+    fn push(&mut self, Candidate { bound, row }: Candidate) {
+        self.bounds.push(bound);
+        if let CandidateRows::Each(rows) = &mut self.rows {
+            rows.push(row);
+        }
+    }
+
+    fn get(&self, index: usize) -> Candidate {
+        let row = match &self.rows {
+            CandidateRows::Adjacent(first) => RowLocation::new(first.part(), first.at() + index),
+            CandidateRows::Each(rows) => rows[index],
+        };
+        Candidate { bound: self.bounds[index], row }
     }
 }
 
-impl Ord for Candidate {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.bound.total_cmp(&other.bound)
+/// Candidates in batches, the most promising first. Most are never looked at, and so never sorted.
+struct CandidateBatches {
+    all: Candidates,
+    /// How many were in batches so far. The bounds of the others are less than `below`.
+    taken: usize,
+    below: f32,
+    /// About how many are in the next batch.
+    size: usize,
+}
+
+impl CandidateBatches {
+    fn new(all: Candidates) -> Self {
+        Self { all, taken: 0, below: f32::INFINITY, size: BATCH_SIZE }
+    }
+}
+
+impl Iterator for CandidateBatches {
+    type Item = Vec<Candidate>;
+
+    fn next(&mut self) -> Option<Vec<Candidate>> {
+        let (bounds, below) = (&self.all.bounds, self.below);
+        let left = bounds.len() - self.taken;
+        let mut least = f32::NEG_INFINITY;
+        if left > 2 * self.size {
+            let sample = bounds.iter().step_by(bounds.len().div_ceil(SAMPLE_SIZE));
+            let mut sample: Vec<f32> = sample.copied().filter(|bound| *bound < below).collect();
+            let rank = sample.len() * self.size / left;
+            if rank < sample.len() {
+                least = *sample.select_nth_unstable_by(rank, |a, b| b.total_cmp(a)).1;
+            }
+        }
+        let mut batch = Vec::new();
+        for (part, bounds) in bounds.chunks(LANES).enumerate() {
+            // Without branches: few parts have any.
+            if bounds.iter().fold(false, |any, bound| any | (*bound >= least)) {
+                let chosen = bounds.iter().enumerate().filter(|(_, bound)| (least..below).contains(*bound));
+                batch.extend(chosen.map(|(index, _)| self.all.get(part * LANES + index)));
+            }
+        }
+        batch.sort_unstable_by(|a, b| b.bound.total_cmp(&a.bound));
+        self.taken += batch.len();
+        self.below = least;
+        self.size = self.size.saturating_mul(8);
+        (!batch.is_empty()).then_some(batch)
     }
 }
 
@@ -133,6 +200,12 @@ const SCAN_ROWS_PER_RESULT: usize = 200;
 const SCAN_ROWS: usize = 4096;
 /// The same with a filter: while it lets few pass, none beats another, and it is called for the nearest of each part.
 const FILTERED_SCAN_ROWS: usize = 64 * SCAN_ROWS;
+/// About how many candidates are in the first batch: without a filter, usually more than are looked at.
+const BATCH_SIZE: usize = 256;
+/// Number of candidates by which the least bound of a batch is guessed.
+const SAMPLE_SIZE: usize = 1024;
+/// Number of candidates whose owners are prefetched at once.
+const PREFETCH_ITEMS: usize = 64;
 /// Number of codes that are prefetched while one is compared.
 const PREFETCH_ROWS: usize = 8;
 /// Maximum number of tries of a search, which starts again if files were discarded meanwhile.
@@ -230,11 +303,11 @@ impl PartitionSearch<'_> {
     pub fn search(&self, levels: &PartitionLevels, query: &Query<'_>) -> VectorResult<Vec<SearchHit>> {
         let mut best = NearestHeap { heap: BinaryHeap::new(), k: self.wanted.k };
         let coded = encode(query.vector);
-        let mut candidates = Vec::new();
+        let mut candidates = Candidates::each();
         for (index, block) in levels.tail.iter().enumerate() {
             let part = levels.segments.len() + index;
             let rows = (block.codes.as_slice(), block.scales.as_slice());
-            scan(rows, (part, 0), &coded, self.wanted.min_score, &mut candidates);
+            scan(rows, RowLocation::new(part, 0), &coded, self.wanted.min_score, &mut candidates);
         }
         self.take_candidates(levels, query, candidates, &mut best)?;
         for (part, segment) in levels.segments.iter().enumerate() {
@@ -257,8 +330,14 @@ impl PartitionSearch<'_> {
                 let scales = segment.scales()?;
                 let scales = scales.get(3 * start..).unwrap_or_default();
                 let rows = (segment.codes(range)?, scales);
-                let mut candidates = Vec::new();
-                scan(rows, (part, start), &coded, self.score_to_beat(&best), &mut candidates);
+                let first = RowLocation::new(part, start);
+                let mut candidates = Candidates::each();
+                let mut least = self.score_to_beat(&best);
+                if self.wanted.filter.is_some() {
+                    candidates.rows = CandidateRows::Adjacent(first);
+                    least = f32::NEG_INFINITY;
+                }
+                scan(rows, first, &coded, least, &mut candidates);
                 self.take_candidates(levels, query, candidates, &mut best)?;
             }
         }
@@ -277,9 +356,9 @@ impl PartitionSearch<'_> {
         part: usize,
         query: &VectorCodes,
         among: &RoaringBitmap,
-    ) -> std::result::Result<Vec<Candidate>, Damage> {
+    ) -> std::result::Result<Candidates, Damage> {
         let slack = rounding_bound(segment.header.dimensions as usize);
-        let mut candidates = Vec::with_capacity(usize::try_from(among.len()).unwrap_or(0));
+        let mut candidates = Candidates::each();
         let mut ahead = among.iter().skip(PREFETCH_ROWS);
         for at in among {
             if let Some(next) = ahead.next() {
@@ -318,7 +397,7 @@ impl PartitionSearch<'_> {
                 return Ok(false);
             }
             let found = walk(segment, coded, width, among)?;
-            let mut candidates = Vec::with_capacity(found.len());
+            let mut candidates = Candidates::each();
             let mut furthest = f32::INFINITY;
             for ScoredPosition { score, at } in found {
                 let bound = score + error_bound(coded.error, segment.scale(at as usize)?.error, slack);
@@ -327,7 +406,7 @@ impl PartitionSearch<'_> {
                     candidates.push(Candidate { bound, row: RowLocation::new(part, at as usize) });
                 }
             }
-            let (mut tried, found) = (best.clone(), candidates.len());
+            let (mut tried, found) = (best.clone(), candidates.bounds.len());
             let looked_at = self.take_candidates(levels, query, candidates, &mut tried)?;
             let enough = tried.heap.len() >= self.wanted.k;
             // A walk misses some of the furthest that it returns. A filter that lets few pass leads down to those.
@@ -355,62 +434,80 @@ impl PartitionSearch<'_> {
         &self,
         levels: &PartitionLevels,
         query: &Query<'_>,
-        candidates: Vec<Candidate>,
+        candidates: Candidates,
         best: &mut NearestHeap,
     ) -> VectorResult<usize> {
-        let mut candidates = BinaryHeap::from(candidates);
         let mut looked_at = 0;
-        while let Some(Candidate { bound, row }) = candidates.pop() {
-            // One of the same score may have the lesser owner.
-            if best.worst_score().is_some_and(|worst| bound < worst) {
-                break;
-            }
-            looked_at += 1;
-            let (part, at) = (row.part(), row.at());
-            let file = levels.segments.get(part);
-            if file.is_some_and(|segment| segment.is_dead(at, self.upto)) {
-                continue;
-            }
-            let block = || &levels.tail[part - levels.segments.len()];
-            let read_item = || match file {
-                Some(segment) => segment.item(at),
-                None => Ok(block().items[at].clone()),
-            };
-            let counts =
-                |item: &VectorOrigin| Ok::<_, Error>(item.seqno <= self.upto && self.is_wanted(item)?);
-            // What a filter says costs less than a score, for which the vector is read.
-            let mut checked = None;
-            if self.wanted.filter.is_some() {
-                let item = read_item()?;
-                if !counts(&item)? {
-                    continue;
+        let batches = CandidateBatches::new(candidates);
+        for batch in batches {
+            for some in batch.chunks(PREFETCH_ITEMS) {
+                if self.wanted.filter.is_some() {
+                    prefetch_items(levels, some)?;
                 }
-                checked = Some(item);
-            }
-            let score = match file {
-                Some(segment) => query.score(&segment.row(at)?, segment.scale(at)?.square),
-                None => query.score(block().row(at, query.vector.len()), block().scale(at).square),
-            };
-            if score < self.score_to_beat(best) {
-                continue;
-            }
-            let item = match checked {
-                Some(item) => item,
-                None => {
-                    let item = read_item()?;
-                    if !counts(&item)? {
-                        continue;
+                for candidate in some {
+                    // One of the same score may have the lesser owner.
+                    if candidate.bound < self.score_to_beat(best) {
+                        return Ok(looked_at);
                     }
-                    item
+                    looked_at += 1;
+                    self.take_candidate(levels, query, candidate.row, best)?;
                 }
-            };
-            if is_living(self.core, self.namespace, &item, self.upto)? {
-                best.push(RankedVector { score, item });
-            } else if let Some(segment) = file {
-                segment.note_dead(at, self.upto);
             }
         }
         Ok(looked_at)
+    }
+
+    /// Adds a vector if it counts and is among the nearest.
+    fn take_candidate(
+        &self,
+        levels: &PartitionLevels,
+        query: &Query<'_>,
+        row: RowLocation,
+        best: &mut NearestHeap,
+    ) -> VectorResult<()> {
+        let (part, at) = (row.part(), row.at());
+        let file = levels.segments.get(part);
+        if file.is_some_and(|segment| segment.is_dead(at, self.upto)) {
+            return Ok(());
+        }
+        let block = || &levels.tail[part - levels.segments.len()];
+        let read_item = || match file {
+            Some(segment) => segment.item(at),
+            None => Ok(block().items[at].clone()),
+        };
+        let counts = |item: &VectorOrigin| Ok::<_, Error>(item.seqno <= self.upto && self.is_wanted(item)?);
+        // What a filter says costs less than a score, for which the vector is read.
+        let mut checked = None;
+        if self.wanted.filter.is_some() {
+            let item = read_item()?;
+            if !counts(&item)? {
+                return Ok(());
+            }
+            checked = Some(item);
+        }
+        let score = match file {
+            Some(segment) => query.score(&segment.row(at)?, segment.scale(at)?.square),
+            None => query.score(block().row(at, query.vector.len()), block().scale(at).square),
+        };
+        if score < self.score_to_beat(best) {
+            return Ok(());
+        }
+        let item = match checked {
+            Some(item) => item,
+            None => {
+                let item = read_item()?;
+                if !counts(&item)? {
+                    return Ok(());
+                }
+                item
+            }
+        };
+        if is_living(self.core, self.namespace, &item, self.upto)? {
+            best.push(RankedVector { score, item });
+        } else if let Some(segment) = file {
+            segment.note_dead(at, self.upto);
+        }
+        Ok(())
     }
 
     fn is_wanted(&self, item: &VectorOrigin) -> Result<bool> {
@@ -435,22 +532,71 @@ impl PartitionSearch<'_> {
     }
 }
 
+/// Prefetches the owners of candidates in files, all at once: one by one each would be waited for.
+fn prefetch_items(levels: &PartitionLevels, candidates: &[Candidate]) -> std::result::Result<(), Damage> {
+    let in_files = || {
+        let places = candidates.iter().map(|candidate| (candidate.row.part(), candidate.row.at()));
+        places.filter_map(|(part, at)| Some((levels.segments.get(part)?, at)))
+    };
+    in_files().try_for_each(|(file, at)| file.prefetch_place(at))?;
+    in_files().try_for_each(|(file, at)| file.prefetch_owner(at))
+}
+
 /// Adds the vectors whose score may be at least `least`. They are given by their codes and scales; the first
-/// is at position `first`.
+/// is at `first`.
 fn scan(
     (codes, scales): (&[i8], &[f32]),
-    (part, first): (usize, usize),
+    first: RowLocation,
     query: &VectorCodes,
     least: f32,
-    candidates: &mut Vec<Candidate>,
+    candidates: &mut Candidates,
 ) {
     let dimensions = query.codes.len();
     let slack = rounding_bound(dimensions);
-    for (at, (row, scale)) in (first..).zip(codes.chunks_exact(dimensions).zip(scales.chunks_exact(3))) {
+    for (at, (row, scale)) in (first.at()..).zip(codes.chunks_exact(dimensions).zip(scales.chunks_exact(3))) {
         let near = approximate_cosine((&query.codes, query.scale), (row, scale[1]));
         let bound = near + error_bound(query.error, scale[2], slack);
         if bound >= least {
-            candidates.push(Candidate { bound, row: RowLocation::new(part, at) });
+            candidates.push(Candidate { bound, row: RowLocation::new(first.part(), at) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_have_every_candidate_once_the_most_promising_first() {
+        for (count, values) in [(0, 1), (1, 1), (512, 7), (513, 1), (513, 1000), (20_000, 3), (100_000, 5000)]
+        {
+            let mut state = 88_172_645_463_325_252_u64;
+            let mut bound = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state % values) as f32 / values as f32 - 0.5
+            };
+            let bounds: Vec<f32> = (0..count).map(|_| bound()).collect();
+            let each = (0..count).map(|at| RowLocation::new(2, 10 + at)).collect();
+            let adjacent = CandidateRows::Adjacent(RowLocation::new(2, 10));
+            for rows in [adjacent, CandidateRows::Each(each)] {
+                let batches = CandidateBatches::new(Candidates { bounds: bounds.clone(), rows });
+                let mut sizes = Vec::new();
+                let mut found: Vec<Candidate> =
+                    batches.inspect(|batch| sizes.push(batch.len())).flatten().collect();
+                assert!(found.is_sorted_by(|a, b| a.bound >= b.bound), "{count} {values}");
+                found.sort_unstable_by_key(|candidate| candidate.row.at());
+                assert!(
+                    found
+                        .iter()
+                        .map(|candidate| candidate.row)
+                        .eq((0..count).map(|at| RowLocation::new(2, 10 + at)))
+                );
+                assert!(found.iter().zip(&bounds).all(|(candidate, bound)| candidate.bound == *bound));
+                // Values that repeat a lot come together.
+                assert!(values < 1000 || count < 20_000 || sizes[0] < 1000, "{sizes:?}");
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::codec::{ByteReader, index};
 use crate::graph::GRAPH_ROWS_MIN;
 use crate::ids::{Seqno, StoreId};
 use crate::io::{FileBytes, Io, OpenMode, ReadMode};
-use crate::kernel::{codes_from_bytes, floats_from_bytes};
+use crate::kernel::{codes_from_bytes, floats_from_bytes, prefetch};
 use crate::layout::{
     BLOCK_BYTES, CODES, GRAPH, GRAPH_UPPER, OWNER_ENDS, OWNER_KEY, OWNER_SNAPSHOT, OWNERS, ROWS, SCALE_BYTES,
     SCALES, SEQNOS, VectorFileHeader, block_crc,
@@ -180,6 +180,19 @@ impl OpenVectorFile {
         };
         let end = read_u32(self.section(OWNER_ENDS, 4 * at..4 * at + 4)?) as usize;
         self.section(OWNERS, start..end)
+    }
+
+    /// Prefetches what leads to the owner of the vector at a position, and the number of its record.
+    pub fn prefetch_place(&self, at: usize) -> VectorFileResult<()> {
+        prefetch(self.section(OWNER_ENDS, 4 * at..4 * at + 4)?);
+        prefetch(self.section(SEQNOS, 8 * at..8 * at + 8)?);
+        Ok(())
+    }
+
+    /// Prefetches the owner of the vector at a position, after [`OpenVectorFile::prefetch_place`].
+    pub fn prefetch_owner(&self, at: usize) -> VectorFileResult<()> {
+        prefetch(self.owner_bytes(at)?);
+        Ok(())
     }
 
     /// The positions of vectors whose owners are keys of a keyspace with this prefix.
