@@ -628,7 +628,6 @@ pub fn start(
         sequence: JobSequence::new(first_seqno),
         arrived: VecDeque::new(),
         has_noted_gap: false,
-        sync_group: 1,
     };
     let (ended_in, ended) = crate::sync::channel::bounded(1);
     let thread = io.spawn("annals-writer", Box::new(move || writer.run(&ended_in)))?;

@@ -24,7 +24,7 @@ use crate::log::spin_wait::SpinWait;
 use crate::log::sums::BatchSums;
 use crate::log::ticket::{Completer, Ticket, WriteFailure, new_ticket};
 use crate::schema::RecordSchema;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, OnceLock, rank};
 
 /// When a commit counts as done; the weakest level first.
@@ -42,6 +42,9 @@ pub enum Durability {
 
 /// Maximum idle open groups, for all namespaces together.
 const IDLE_GROUPS_MAX: usize = 8;
+/// Callers for each core who may wait for one sync while one of them spins: with more, the core is worth more to
+/// another.
+const SPINNING_CALLERS_A_CORE: usize = 2;
 
 /// Maximum written batches kept for reuse, and bytes of their memory.
 const SPARE_BATCHES_MAX: usize = 32;
@@ -257,14 +260,17 @@ pub struct WriteQueue {
     pub inbox: Inbox<WriterJob>,
     /// Set once the writer's thread runs; dead once it is gone.
     pub writer: OnceLock<Weak<SharedWriter>>,
-    /// Syncs are lately waited for by one caller at a time: it may sync itself.
-    pub is_sync_lonely: AtomicBool,
+    /// How many commits the next sync probably serves: those of the last one, and those that waited after it. One
+    /// caller alone may sync itself.
+    pub sync_group: AtomicUsize,
     budget: ByteBudget,
     pub counters: ActivityCounters,
     /// Written batches, for reuse.
     spare: Mutex<Vec<BatchBuf>, { rank::SPARE_BUFFERS }>,
     /// Shared by all waiters for tickets.
     spin_wait: Arc<SpinWait>,
+    /// The largest group of callers who wait for one sync of whom one spins.
+    spinning_group_max: usize,
     failure: OnceLock<WriteFailure>,
     /// Unset: batches are placed whether the disk has room or not.
     room: OnceLock<LogRoom>,
@@ -333,11 +339,12 @@ impl WriteQueue {
             returned: Condvar::new(),
             inbox: Inbox::default(),
             writer: OnceLock::new(),
-            is_sync_lonely: AtomicBool::new(true),
+            sync_group: AtomicUsize::new(1),
             budget: ByteBudget { limit: queue_bytes_max, used: Mutex::default(), freed: Condvar::new() },
             counters: ActivityCounters::default(),
             spare: Mutex::default(),
             spin_wait: Arc::default(),
+            spinning_group_max: SPINNING_CALLERS_A_CORE * crate::sync::cores(),
             failure: OnceLock::new(),
             room: OnceLock::new(),
             store,
@@ -445,7 +452,13 @@ impl WriteQueue {
             WriteThread::Caller => None,
             _ => Some(self.stamp_and_sum(&mut batch, segment, offset, first_seqno)?),
         };
-        let (completer, ticket) = new_ticket(&self.spin_wait);
+        let group = match durability {
+            Durability::Process => 1,
+            _ => self.sync_group.load(Ordering::Relaxed),
+        };
+        // Where many wait for a sync, one who spins keeps the others from its core.
+        let spins = group <= self.spinning_group_max;
+        let (completer, ticket) = new_ticket(spins.then(|| self.spin_wait.clone()));
         position.used = true;
         let job = WriterJob::Batch(QueuedBatch {
             batch,
@@ -459,9 +472,7 @@ impl WriteQueue {
         });
         let is_inline = match write_thread {
             WriteThread::Writer => false,
-            WriteThread::Either => {
-                durability == Durability::Process || self.is_sync_lonely.load(Ordering::Relaxed)
-            }
+            WriteThread::Either => group <= 1,
             WriteThread::Caller => true,
         };
         self.inbox.send(job, !is_inline);
@@ -560,7 +571,7 @@ impl WriteQueue {
                 return Ok(());
             }
             order.begin_next(true);
-            let (completer, waiting) = new_ticket(&self.spin_wait);
+            let (completer, waiting) = new_ticket(Some(self.spin_wait.clone()));
             let (at, segment) = (order.next_seqno, order.segment);
             self.send(WriterJob::Seal { at, segment, completer, flush_index: false });
             waiting
@@ -584,7 +595,7 @@ impl WriteQueue {
             if order.closed {
                 return Ok(());
             }
-            let (completer, waiting) = new_ticket(&self.spin_wait);
+            let (completer, waiting) = new_ticket(Some(self.spin_wait.clone()));
             self.send(WriterJob::Barrier { at: order.next_seqno, completer });
             waiting
         };
@@ -619,7 +630,7 @@ impl WriteQueue {
     }
 
     fn send_barrier(&self, order: &QueueOrder) -> Ticket {
-        let (completer, waiting) = new_ticket(&self.spin_wait);
+        let (completer, waiting) = new_ticket(Some(self.spin_wait.clone()));
         self.send(WriterJob::Barrier { at: order.next_seqno, completer });
         waiting
     }
@@ -652,7 +663,7 @@ impl WriteQueue {
             order.begin_next(self.room.get().is_some());
         }
         let segment = order.segment;
-        let (completer, waiting) = new_ticket(&self.spin_wait);
+        let (completer, waiting) = new_ticket(Some(self.spin_wait.clone()));
         self.send(WriterJob::Seal { at: order.next_seqno, segment, completer, flush_index: false });
         drop(order);
         waiting.wait()?;
@@ -668,7 +679,7 @@ impl WriteQueue {
         if order.closed {
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
         }
-        let (completer, waiting) = new_ticket(&self.spin_wait);
+        let (completer, waiting) = new_ticket(Some(self.spin_wait.clone()));
         self.send(WriterJob::Seal {
             at: order.next_seqno,
             segment: order.segment,

@@ -44,7 +44,8 @@ struct TicketShared {
     is_done: AtomicBool,
     state: Mutex<TicketState, { rank::TICKET }>,
     changed: Condvar,
-    spin_wait: Arc<SpinWait>,
+    /// `None`: a waiter blocks at once.
+    spin_wait: Option<Arc<SpinWait>>,
 }
 
 /// The outcome of a submitted batch: the seqno of its last record, once the batch has the requested
@@ -63,13 +64,13 @@ pub struct Ticket {
 #[derive(Debug)]
 pub struct Completer(Arc<TicketShared>);
 
-/// A ticket and its writer's end; waiters share `spin_wait`.
-pub fn new_ticket(patience: &Arc<SpinWait>) -> (Completer, Ticket) {
+/// A ticket and its writer's end. A waiter blocks at once without `spin_wait`, which all waiters share.
+pub fn new_ticket(spin_wait: Option<Arc<SpinWait>>) -> (Completer, Ticket) {
     let shared = Arc::new(TicketShared {
         is_done: AtomicBool::new(false),
         state: Mutex::default(),
         changed: Condvar::new(),
-        spin_wait: patience.clone(),
+        spin_wait,
     });
     (Completer(shared.clone()), Ticket { shared, inline: None })
 }
@@ -90,7 +91,9 @@ impl Ticket {
         if let Some(inline) = inline {
             inline.run(is_done);
         }
-        let _ = shared.spin_wait.spin(|| is_done().then_some(()));
+        if let Some(spin_wait) = &shared.spin_wait {
+            let _ = spin_wait.spin(|| is_done().then_some(()));
+        }
         let mut state = lock(&shared.state);
         loop {
             match &state.done {
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn dropped_completer_poisons_its_ticket() {
-        let (completer, ticket) = new_ticket(&Arc::default());
+        let (completer, ticket) = new_ticket(Some(Arc::default()));
         assert!(!ticket.is_done());
         drop(completer);
         assert!(ticket.is_done());
@@ -172,7 +175,7 @@ mod tests {
 
     #[test]
     fn first_completion_stands() {
-        let (completer, ticket) = new_ticket(&Arc::default());
+        let (completer, ticket) = new_ticket(Some(Arc::default()));
         completer.complete(Ok(Seqno(7)));
         assert!(ticket.is_done());
         assert_eq!(ticket.wait().unwrap(), Seqno(7));

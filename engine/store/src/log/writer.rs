@@ -120,8 +120,6 @@ pub struct LogWriter {
     pub arrived: VecDeque<WriterJob>,
     /// Whether the inbox knows that a fetched job waits for an earlier one.
     pub has_noted_gap: bool,
-    /// How many commits the next sync probably serves: those of the last one, and those that waited after it.
-    pub sync_group: usize,
 }
 
 /// Ends the inbox when the thread ends, by a close or a panic.
@@ -261,7 +259,7 @@ impl LogWriter {
     /// commit again. Returns whether jobs came.
     fn gather(&mut self, waiting: &[QueuedBatch]) -> bool {
         if waiting.is_empty()
-            || waiting.len() >= self.sync_group
+            || waiting.len() >= self.queue.sync_group.load(Ordering::Relaxed)
             || waiting.iter().all(|queued| queued.durability == Durability::Process)
         {
             return false;
@@ -298,8 +296,8 @@ impl LogWriter {
             Err(poisoned) => Err(poisoned),
         };
         if batches.iter().any(|queued| queued.durability >= Durability::Disk) {
-            self.sync_group = batches.len() + self.queue.inbox.job_count();
-            self.queue.is_sync_lonely.store(self.sync_group <= 1, Ordering::Relaxed);
+            let group = batches.len() + self.queue.inbox.job_count();
+            self.queue.sync_group.store(group, Ordering::Relaxed);
         }
         self.queue.release_bytes(bytes);
         let failure = done.err().map(|error| {

@@ -96,7 +96,10 @@ impl Ord for MemKey {
         (a.cmp(&x))
             .then_with(|| b.cmp(&y))
             .then_with(|| c.cmp(&z))
-            .then_with(|| self.rest().cmp(other.rest()))
+            .then_with(|| match (&self.rest, &other.rest) {
+                (None, None) => Ordering::Equal,
+                _ => self.rest().cmp(other.rest()),
+            })
             .then_with(|| self.len.cmp(&other.len))
             .then_with(|| self.newness.cmp(&other.newness))
     }

@@ -87,7 +87,6 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, LogWriter) {
         sequence: JobSequence::new(Seqno(1)),
         arrived: VecDeque::new(),
         has_noted_gap: false,
-        sync_group: 1,
     };
     (sim, writer)
 }
@@ -151,7 +150,7 @@ fn batch_not_at_the_log_end_is_refused() {
             first_seqno: Seqno(first_seqno),
             time_ns: 1,
             durability: Durability::Process,
-            completer: new_ticket(&Arc::default()).0,
+            completer: new_ticket(None).0,
         }
     };
     for (segment, offset, seqno) in [(2, 96, 1), (1, 97, 1), (1, 96, 2), (0, 96, 1), (1, 0, 1), (1, 96, 0)] {
