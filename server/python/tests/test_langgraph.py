@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -21,14 +22,26 @@ from typing import Annotated, Any, TypedDict
 import annals
 
 try:
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
     from langgraph.checkpoint.base import empty_checkpoint
     from langgraph.checkpoint.base.id import uuid6
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
     from langgraph.graph import END, START, StateGraph
 except ModuleNotFoundError as error:
     raise unittest.SkipTest(f"langgraph is not installed: {error}") from None
 
 # Outside of the `try`: a name that annals lacks is a failure, not a reason to skip.
-from annals._langgraph_format import CHECKPOINTS, CHUNK_BYTES, CHUNKS, HEAD_BYTES, THREADS, VALUES, WRITES
+from annals._langgraph_format import (
+    CHECKPOINTS,
+    CHUNK_BYTES,
+    CHUNKS,
+    HEAD_BYTES,
+    THREADS,
+    VALUES,
+    WRITES,
+    Record,
+    checkpoint_key,
+)
 from annals.langgraph import AnnalsSaver, AnnalsStore
 
 # Too long to stand in a checkpoint's record, as the numbers do.
@@ -267,6 +280,134 @@ class Deleting(SaverCase):
         self.assertLessEqual(self.keys(CHUNKS), 3)
         self.saver.delete_thread("t")
         self.assertEqual((self.keys(CHUNKS), self.keys(VALUES)), (0, 0))
+
+    def assert_serializers_bytes(self, at: Any, value: Any) -> None:
+        """The stored bytes of channel `messages` are those that the serializer makes of the whole value."""
+        place = at["configurable"]
+        key = checkpoint_key(place["thread_id"], place["checkpoint_ns"], place["checkpoint_id"])
+        ((_, _, saved_by),) = Record.decode(self.saver.store.namespace().get(CHECKPOINTS, key)).refs
+        stored = self.saver._value(place["thread_id"], "", "messages", saved_by, place["checkpoint_id"])
+        self.assertEqual(stored, JsonPlusSerializer().dumps_typed(value))
+
+    def put_list(self, at: Any, messages: list[Any]) -> Any:
+        """Saves the list and checks what is stored."""
+        self.lists_put = getattr(self, "lists_put", 0) + 1
+        versions = {"messages": self.lists_put}
+        at = self.saver.put(at, checkpoint({"messages": messages}, versions), {"step": self.lists_put}, versions)
+        self.assert_serializers_bytes(at, messages)
+        return at
+
+    def test_list_that_was_changed_in_place_is_stored_as_it_is(self):
+        # Only the new items of a list are serialised. A message that was changed in place is the same object, and
+        # the bytes of its form before must not come back.
+        words = "a text of some length " * 100
+        call = {"name": "search", "args": {"query": words, "limits": [1, 2.5, None]}, "id": "c", "type": "tool_call"}
+        messages = [
+            HumanMessage(words), AIMessage([{"type": "text", "text": words}], tool_calls=[call]),
+            ToolMessage(words, tool_call_id="c", artifact={"rows": [(1, "a"), (2, "b")]}),
+            {"plain": [words, {"deep": (1, [2])}]}, words, [words], AIMessage(words, id="7", own=["an extra field"]),
+            *(AIMessage(words, id=str(number)) for number in range(8, 14)),
+        ]
+        at = config("t")
+        for _ in range(3):
+            at = self.put_list(at, messages)
+
+        def change(key: Any, value: Any, of: Any) -> None:
+            of[key] = value
+
+        changes = [
+            lambda: setattr(messages[0], "content", words + "!"),
+            lambda: change("text", "another text", messages[1].content[0]),
+            lambda: messages[1].tool_calls[0]["args"]["limits"].append(3),
+            lambda: change("query", "q", messages[1].tool_calls[0]["args"]),
+            lambda: messages[2].artifact["rows"].append((3, "c")),
+            lambda: change(1, (2, "B"), messages[2].artifact["rows"]),
+            lambda: messages[3]["plain"][1]["deep"][1].append(3),
+            lambda: change("deep", [1, [2, 3]], messages[3]["plain"][1]),
+            lambda: change(4, words.upper(), messages),
+            lambda: messages[5].append(words),
+            lambda: messages[6].own.append("more"),
+            lambda: setattr(messages[6], "another", True),
+            lambda: change("usage", {"tokens": 1}, messages[7].response_metadata),
+            lambda: change("usage", {"tokens": True}, messages[7].response_metadata),
+            lambda: change("usage", {"tokens": 1.0}, messages[7].response_metadata),
+            lambda: change(8, HumanMessage(words, id="8"), messages),
+            lambda: change(8, messages[8].model_copy(), messages),
+            lambda: change(9, messages[10], messages),
+            lambda: messages.reverse(),
+            lambda: messages.insert(5, None),
+            lambda: messages.pop(0),
+            lambda: messages.append(frozenset([1])),
+            lambda: messages.extend([words, AIMessage(words)]),
+            lambda: change(-1, AIMessage(words, name="other"), messages),
+            lambda: messages.clear(),
+            lambda: messages.append("short"),
+        ]
+        for apply in changes:
+            apply()
+            for new in (None, AIMessage("one more")):
+                messages += [new] if new else []
+                at = self.put_list(at, messages)
+
+    def test_growing_list_reads_back_at_every_step(self):
+        # Its header grows at 16 and at 65,536 items, which moves all chunks.
+        rng, at, messages = random.Random(3), config("t"), []
+        for step in range(40):
+            messages = [*messages, AIMessage(rng.randbytes(2_000).hex(), id=str(step))]
+            at = self.put_list(at, messages)
+        messages = messages + [""] * (65_534 - len(messages))
+        for _ in range(4):
+            at = self.put_list(at, messages)
+            messages = [*messages, "one more"]
+        found = [one.checkpoint["channel_values"]["messages"] for one in self.saver.list(config("t"))]
+        self.assertEqual(found[0], messages[:-1])
+        self.assertEqual(found[10], messages[: 44 - 10])
+
+    def test_only_new_items_of_a_list_are_serialised(self):
+        messages, at, sizes = [AIMessage("word " * 800, id=str(step)) for step in range(50)], config("t"), []
+        original = JsonPlusSerializer.dumps_typed
+
+        def dumps_typed(serializer: Any, value: Any) -> tuple[str, bytes]:
+            kind, data = original(serializer, value)
+            sizes.append(len(data))
+            return kind, data
+
+        at = self.put_list(at, messages[:40])
+        at = self.put_list(at, messages[:40])
+        with unittest.mock.patch.object(JsonPlusSerializer, "dumps_typed", dumps_typed):
+            for count in range(41, 51):
+                # As after a step of a graph: another list with the same messages.
+                versions = {"messages": 100 + count}
+                point = checkpoint({"messages": messages[:count]}, versions)
+                at = self.saver.put(at, point, {"step": count}, versions)
+        self.assertLess(max(sizes), 5_000)
+        self.assert_serializers_bytes(at, messages)
+
+    def test_item_of_a_long_list_that_cannot_be_serialised_is_named(self):
+        messages, at = ["word " * 2_000] * 10, config("t")
+        for _ in range(3):
+            at = self.put_list(at, messages)
+        versions = {"messages": 99}
+        point = checkpoint({"messages": [*messages, threading.Lock()]}, versions)
+        with self.assertRaisesRegex(annals.Invalid, r"\$\.messages\[10\]: _thread\.lock"):
+            self.saver.put(at, point, {"step": 9}, versions)
+        self.put_list(at, [*messages, "one more"])
+
+    def test_list_that_another_saver_deleted_and_wrote_again_is_whole(self):
+        # The saver knows which chunks the value of the checkpoint before names. Another saver has deleted the thread
+        # and saved another value under the same id: those chunks are gone.
+        rng = random.Random(5)
+        texts = [rng.randbytes(2_000).hex() for _ in range(30)]
+        at = config("t")
+        for count in (10, 20, 29):
+            at = self.put_list(at, texts[:count])
+        with AnnalsSaver(self.saver.store) as other:
+            other.delete_thread("t")
+            again = checkpoint({"messages": ["other"] * 10_000}, {"messages": 1})
+            again["id"] = at["configurable"]["checkpoint_id"]
+            other.put(config("t"), again, {"step": 1}, {"messages": 1})
+        at = self.put_list(at, texts)
+        self.assertEqual(self.saver.get_tuple(at).checkpoint["channel_values"]["messages"], texts)
 
     def test_retain_leaves_every_thread_resumable(self):
         self.steps("t", 5)

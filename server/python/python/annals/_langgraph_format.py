@@ -22,7 +22,7 @@ import zlib
 from typing import Any
 
 import annals
-from annals._annals import chunk_digests
+from annals._annals import SerialisedList, chunk_digests
 
 THREADS = "langgraph.threads"
 CHECKPOINTS = "langgraph.checkpoints"
@@ -221,35 +221,51 @@ def _decode_saved_by(data: bytes) -> SavedBy:
     return kind.decode(), value
 
 
-def encode_value(typed: tuple[str, bytes], known: set[bytes]) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """A value as it is stored, and its chunks with their digests, except those in `known`."""
-    kind, value = typed
+def encode_value(
+    kind: str, value: bytes | SerialisedList, known: bytes
+) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """A value as it is stored, and its chunks with their digests, except those in `known`: digests, end to end."""
     # The rest stays long enough for the store to find the bytes that it has of it.
     count = max(len(value) - HEAD_BYTES - STORE_COMPRESSES_BYTES, 0) // CHUNK_BYTES
+    part = value.part if isinstance(value, SerialisedList) else lambda start, end: value[start:end]
     if not count:
-        stored = WHOLE + value
-        if len(value) < STORE_COMPRESSES_BYTES:
-            stored = min(stored, ZIPPED + zlib.compress(value), key=len)
+        whole = part(0, len(value))
+        stored = WHOLE + whole
+        if len(whole) < STORE_COMPRESSES_BYTES:
+            stored = min(stored, ZIPPED + zlib.compress(whole), key=len)
         return kind.encode() + b"\0" + stored, []
-    digests = chunk_digests(value, HEAD_BYTES, CHUNK_BYTES, count)
+    if isinstance(value, SerialisedList):
+        digests = value.chunk_digests(count)
+    else:
+        digests = chunk_digests(value, HEAD_BYTES, CHUNK_BYTES, count)
     chunks = []
-    for number in range(count):
-        digest = digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]
-        if digest not in known:
-            known.add(digest)
-            start = HEAD_BYTES + number * CHUNK_BYTES
-            chunks.append((digest, value[start : start + CHUNK_BYTES]))
-    ends = value[:HEAD_BYTES] + value[HEAD_BYTES + count * CHUNK_BYTES :]
+    if digests != known:
+        there = set(_split(known))
+        for number, digest in enumerate(_split(digests)):
+            if digest not in there:
+                there.add(digest)
+                start = HEAD_BYTES + number * CHUNK_BYTES
+                chunks.append((digest, part(start, start + CHUNK_BYTES)))
+    ends = part(0, HEAD_BYTES) + part(HEAD_BYTES + count * CHUNK_BYTES, len(value))
     return kind.encode() + b"\0" + CHUNKED + struct.pack(">I", count) + digests + ends, chunks
+
+
+def _split(digests: bytes) -> list[bytes]:
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+
+
+def joined_digests(data: bytes | None) -> bytes:
+    """The digests of the chunks of a stored value, end to end."""
+    stored = (data or b"").partition(b"\0")[2]
+    if stored[:1] != CHUNKED:
+        return b""
+    (count,) = struct.unpack_from(">I", stored, 1)
+    return stored[5 : 5 + count * DIGEST_BYTES]
 
 
 def digests_of(data: bytes | None) -> list[bytes]:
     """The digests of the chunks of a stored value."""
-    stored = (data or b"").partition(b"\0")[2]
-    if stored[:1] != CHUNKED:
-        return []
-    (count,) = struct.unpack_from(">I", stored, 1)
-    return [stored[at : at + DIGEST_BYTES] for at in range(5, 5 + count * DIGEST_BYTES, DIGEST_BYTES)]
+    return _split(joined_digests(data))
 
 
 def decode_value(data: bytes, chunk_of: Any) -> tuple[str, bytes]:
