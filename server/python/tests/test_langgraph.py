@@ -409,6 +409,16 @@ class Deleting(SaverCase):
         at = self.put_list(at, texts)
         self.assertEqual(self.saver.get_tuple(at).checkpoint["channel_values"]["messages"], texts)
 
+    def test_parent_that_another_saver_saved_again_is_read(self):
+        # The saver keeps the references of the checkpoint that it saved last. Its record may have changed since.
+        versions = {"n": 1}
+        first = checkpoint({"n": "of this saver"}, versions)
+        at = self.saver.put(config("t"), first, {"step": 1}, versions)
+        with AnnalsSaver(self.saver.store) as other:
+            other.put(config("t"), {**first, "channel_values": {"n": "of the other"}}, {"step": 1}, versions)
+        at = self.saver.put(at, checkpoint({"n": "unused"}, versions), {"step": 2}, {})
+        self.assertEqual(self.saver.get_tuple(at).checkpoint["channel_values"], {"n": "of the other"})
+
     def test_retain_leaves_every_thread_resumable(self):
         self.steps("t", 5)
         self.steps("u", 1)

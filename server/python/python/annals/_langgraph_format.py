@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import struct
-import uuid
 import zlib
 from typing import Any
 
@@ -52,6 +51,8 @@ DICTIONARY = (
     b"\0\0\0\x09__start__\0\0\0\x05\0none\0\0\0\x08messages\0\0\0*s00000000000000000000000000000001."
     b"\0\0\0\x01\1\0\0\0\x0fbranch:to:agent\0\0\0*s00000000000000000000000000000002.\0\0\0\x06\3null\0"
 )
+# Deflate with a window of 4 KiB finds a match in all of a record and the dictionary that are no longer than this together.
+SHORT_BYTES = 3 << 10
 # Indexes of writes are signed; keys sort as bytes.
 INDEX_BIAS = 1 << 31
 UUID_TEXT = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -140,23 +141,26 @@ def _text_at(data: bytes, at: int) -> tuple[str, int]:
 
 def _id_at(data: bytes, at: int) -> tuple[str, int]:
     if data[at] == 1:
-        return str(uuid.UUID(bytes=data[at + 1 : at + 17])), at + 17
+        name = data[at + 1 : at + 17].hex()
+        return f"{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:]}", at + 17
     return _text_at(data, at + 1)
 
 
+_LENGTH = struct.Struct(">I")
+
+
 def pack(*parts: bytes) -> bytes:
-    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
+    return b"".join([_LENGTH.pack(len(part)) + part for part in parts])
 
 
 def unpack(data: bytes) -> list[bytes]:
-    parts, at = [], 0
-    while at < len(data):
-        (length,) = struct.unpack_from(">I", data, at)
-        at += 4
-        if at + length > len(data):
+    parts, end = [], 0
+    while end < len(data):
+        start = end + _LENGTH.size
+        end = start + _LENGTH.unpack_from(data, end)[0]
+        if end > len(data):
             raise annals.Damaged("a record of a checkpoint ends too early")
-        parts.append(data[at : at + length])
-        at += length
+        parts.append(data[start:end])
     return parts
 
 
@@ -182,8 +186,12 @@ class Record:
         parts += [self.metadata[0].encode(), self.metadata[1]]
         for channel, version, saved_by in self.refs:
             parts += [channel.encode("utf-8", "surrogatepass"), version.encode(), _encode_saved_by(saved_by)]
-        press = zlib.compressobj(level=9, wbits=-15, zdict=DICTIONARY)
-        return bytes([FORMAT]) + press.compress(pack(*parts)) + press.flush()
+        packed = pack(*parts)
+        # For a short record zlib need not clear its longest tables.
+        is_short = len(DICTIONARY) + len(packed) <= SHORT_BYTES
+        wbits, memory = (-12, 6) if is_short else (-15, 8)
+        press = zlib.compressobj(level=9, wbits=wbits, memLevel=memory, zdict=DICTIONARY)
+        return bytes([FORMAT]) + press.compress(packed) + press.flush()
 
     @classmethod
     def decode(cls, data: bytes) -> Record:

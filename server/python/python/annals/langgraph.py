@@ -76,6 +76,10 @@ from annals._langgraph_threads import ThreadOperations, json_bytes, run_name
 
 __all__ = ["AnnalsSaver", "AnnalsStore"]
 
+# Most namespaces of threads of which a saver keeps the newest record.
+NEWEST_MAX = 1024
+
+
 def _unserialisable(value: Any, dumps: Any, path: str, above: tuple[int, ...] = ()) -> str:
     """Where in `value` the serializer fails: a path and what is there."""
     if id(value) in above:
@@ -123,6 +127,9 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
         self._space = self.store.namespace(namespace)
         self._threads: set[str] = set()
         self._lists = ChannelLists()
+        # The record and the references of the checkpoint that was saved last in a thread's namespace: the next one's
+        # parent, which need not be decoded.
+        self._newest: dict[tuple[str, str], tuple[bytes, builtins.list[ValueRef]]] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -404,7 +411,11 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
         )
         if thread not in self._threads and self._space.get(THREADS, text(thread)) is None:
             changes.append(("put", THREADS, text(thread), checkpoint["ts"].encode()))
-        changes.append(("put", CHECKPOINTS, key, record.encode()))
+        encoded = record.encode()
+        changes.append(("put", CHECKPOINTS, key, encoded))
+        if len(self._newest) >= NEWEST_MAX:
+            self._newest.clear()
+        self._newest[thread, ns] = encoded, refs
         # Short, because each checkpoint has it: the record has the rest.
         shown = {"step": metadata.get("step")}
         if metadata.get("source") != "loop":
@@ -442,7 +453,10 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
 
     def _refs(self, thread: str, ns: str, checkpoint_id: str) -> builtins.list[ValueRef]:
         data = self._space.get(CHECKPOINTS, checkpoint_key(thread, ns, checkpoint_id))
-        return [] if data is None else Record.decode(data).refs
+        if data is None:
+            return []
+        encoded, refs = self._newest.get((thread, ns), (b"", []))
+        return refs if data == encoded else Record.decode(data).refs
 
     def put_writes(
         self,
