@@ -232,55 +232,7 @@ class Listing(SaverCase):
         self.assertEqual(list(self.saver.threads()), names)
 
 
-class Deleting(SaverCase):
-    def test_prune_keeps_what_a_delta_channel_is_rebuilt_from(self):
-        # The newest checkpoint has no value of the delta channel: it is the third one's value and the writes since.
-        made, at = [], config("t")
-        for step in range(6):
-            values = {"d": f"snapshot {step}"} if step == 2 else {}
-            versions = {"d": f"{step + 1}.0"}
-            counters = {} if step == 2 else {"counters_since_delta_snapshot": {"d": [1, 1]}}
-            at = self.saver.put(at, checkpoint(values, versions), {"step": step, **counters}, versions)
-            self.saver.put_writes(at, [("d", f"write {step}")], f"task-{step}")
-            made.append(at)
-        before = self.saver.get_delta_channel_history(config=made[-1], channels=["d"])["d"]
-        self.assertEqual(before["seed"], "snapshot 2")
-        self.assertEqual([write[2] for write in before["writes"]], ["write 2", "write 3", "write 4"])
-        self.saver.prune(["t"])
-        self.assertEqual(self.saver.get_delta_channel_history(config=made[-1], channels=["d"])["d"], before)
-        self.assertEqual(len(list(self.saver.list(config("t")))), 4)
-        self.saver.copy_thread("t", "copy")
-        copied = {"configurable": {**made[-1]["configurable"], "thread_id": "copy"}}
-        self.assertEqual(self.saver.get_delta_channel_history(config=copied, channels=["d"])["d"], before)
-
-    def test_prune_deletes_values_that_no_checkpoint_names(self):
-        made = self.steps("t", 10)
-        self.saver.prune(["t"])
-        self.assertEqual((self.keys(CHECKPOINTS), self.keys(VALUES)), (1, 1))
-        self.assertEqual(self.saver.get_tuple(made[-1]).checkpoint["channel_values"], {"n": 9, "kept": KEPT})
-
-    def test_long_value_reads_back_after_growth_copies_and_pruning(self):
-        # Lengths at and beside the borders of chunks; each value is the one before and more.
-        rng, at, made = random.Random(7), config("t"), []
-        text = rng.randbytes(4 * CHUNK_BYTES).hex()[: 4 * CHUNK_BYTES]
-        lengths = [0, HEAD_BYTES - 10, *(HEAD_BYTES + n * CHUNK_BYTES + d for n in (1, 2, 3) for d in (-9, -5, -1, 0, 1))]
-        for step, length in enumerate(lengths):
-            at = self.saver.put(at, checkpoint({"a": text[:length]}, {"a": step}), {"step": step}, {"a": step})
-            made.append((at, length))
-        self.saver.copy_thread("t", "copy")
-        for thread in ("t", "copy"):
-            for place, length in made:
-                found = self.saver.get_tuple({"configurable": {**place["configurable"], "thread_id": thread}})
-                self.assertEqual(found.checkpoint["channel_values"]["a"], text[:length])
-        before = self.keys(CHUNKS)
-        self.saver.prune(["t"])
-        self.assertEqual(self.saver.get_tuple(at).checkpoint["channel_values"]["a"], text[: lengths[-1]])
-        self.saver.delete_thread("copy")
-        self.assertLess(self.keys(CHUNKS), before)
-        self.assertLessEqual(self.keys(CHUNKS), 3)
-        self.saver.delete_thread("t")
-        self.assertEqual((self.keys(CHUNKS), self.keys(VALUES)), (0, 0))
-
+class GrowingLists(SaverCase):
     def assert_serializers_bytes(self, at: Any, value: Any) -> None:
         """The stored bytes of channel `messages` are those that the serializer makes of the whole value."""
         place = at["configurable"]
@@ -297,56 +249,83 @@ class Deleting(SaverCase):
         self.assert_serializers_bytes(at, messages)
         return at
 
-    def test_list_that_was_changed_in_place_is_stored_as_it_is(self):
+    def test_item_that_was_changed_in_place_is_stored_as_it_is(self):
         # Only the new items of a list are serialised. A message that was changed in place is the same object, and
         # the bytes of its form before must not come back.
-        words = "a text of some length " * 100
-        call = {"name": "search", "args": {"query": words, "limits": [1, 2.5, None]}, "id": "c", "type": "tool_call"}
-        messages = [
-            HumanMessage(words), AIMessage([{"type": "text", "text": words}], tool_calls=[call]),
-            ToolMessage(words, tool_call_id="c", artifact={"rows": [(1, "a"), (2, "b")]}),
-            {"plain": [words, {"deep": (1, [2])}]}, words, [words], AIMessage(words, id="7", own=["an extra field"]),
-            *(AIMessage(words, id=str(number)) for number in range(8, 14)),
+        changes: list[tuple[int, Any]] = [
+            (0, lambda item: setattr(item, "content", "new")),
+            (0, lambda item: setattr(item, "another", "an extra field")),
+            (0, lambda item: item.additional_kwargs.update(key="value")),
+            (0, lambda item: item.own.append("more")),
+            (0, lambda item: item.own.clear()),
+            (1, lambda item: item.content[0].update(text="new")),
+            (1, lambda item: item.content[0].pop("type")),
+            (1, lambda item: item.tool_calls[0]["args"].update(query="new")),
+            (1, lambda item: item.tool_calls[0]["args"].update(more="new")),
+            (1, lambda item: item.tool_calls[0]["args"]["limits"].append(3)),
+            (1, lambda item: item.tool_calls[0]["args"]["limits"].pop()),
+            (1, lambda item: item.response_metadata.update(count=True)),
+            (1, lambda item: item.response_metadata.update(count=1.0)),
+            (2, lambda item: item.artifact["rows"].append((3, "c"))),
+            (2, lambda item: item.artifact["rows"].__setitem__(1, (2, "B"))),
+            (3, lambda item: item["deep"][1].append(3)),
+            (3, lambda item: item.update(deep=[1, [2]])),
+            (3, lambda item: item.pop("deep")),
+            (3, lambda item: item.update(more=1)),
+            (4, lambda item: item.append("more")),
+            (4, lambda item: item.clear()),
+            (5, lambda item: setattr(item, "name", "new")),
         ]
+        words = "a text of some length " * 100
+
+        def items() -> list[Any]:
+            call = {"name": "search", "args": {"query": words, "limits": [1, 2.5, None]}, "id": "c", "type": "tool_call"}
+            return [
+                HumanMessage("text", own=["an extra field"]),
+                AIMessage([{"type": "text", "text": "text"}], tool_calls=[call], response_metadata={"count": 1}),
+                ToolMessage("text", tool_call_id="c", artifact={"rows": [(1, "a"), (2, "b")]}),
+                {"plain": ["text"], "deep": (1, [2])},
+                ["text"],
+                AIMessage("text"),
+                HumanMessage("text"),
+            ]
+
+        for number, (index, change) in enumerate(changes):
+            # The last item of the list, and one before others.
+            for count in (index + 1, 7):
+                with self.subTest(change=number, items=count):
+                    at, messages = config(f"{number} {count}"), [words] * 12
+                    for item in [words, words, *items()[:count]]:
+                        messages = [*messages, item]
+                        at = self.put_list(at, messages)
+                    change(messages[14 + index])
+                    at = self.put_list(at, messages)
+                    self.put_list(at, [*messages, "one more"])
+
+    def test_list_whose_items_were_moved_is_stored_as_it_is(self):
+        words = "a text of some length " * 100
+        messages: list[Any] = [*(AIMessage(words, id=str(number)) for number in range(12))]
         at = config("t")
-        for _ in range(3):
-            at = self.put_list(at, messages)
-
-        def change(key: Any, value: Any, of: Any) -> None:
-            of[key] = value
-
+        for count in range(8, 13):
+            at = self.put_list(at, messages[:count])
         changes = [
-            lambda: setattr(messages[0], "content", words + "!"),
-            lambda: change("text", "another text", messages[1].content[0]),
-            lambda: messages[1].tool_calls[0]["args"]["limits"].append(3),
-            lambda: change("query", "q", messages[1].tool_calls[0]["args"]),
-            lambda: messages[2].artifact["rows"].append((3, "c")),
-            lambda: change(1, (2, "B"), messages[2].artifact["rows"]),
-            lambda: messages[3]["plain"][1]["deep"][1].append(3),
-            lambda: change("deep", [1, [2, 3]], messages[3]["plain"][1]),
-            lambda: change(4, words.upper(), messages),
-            lambda: messages[5].append(words),
-            lambda: messages[6].own.append("more"),
-            lambda: setattr(messages[6], "another", True),
-            lambda: change("usage", {"tokens": 1}, messages[7].response_metadata),
-            lambda: change("usage", {"tokens": True}, messages[7].response_metadata),
-            lambda: change("usage", {"tokens": 1.0}, messages[7].response_metadata),
-            lambda: change(8, HumanMessage(words, id="8"), messages),
-            lambda: change(8, messages[8].model_copy(), messages),
-            lambda: change(9, messages[10], messages),
-            lambda: messages.reverse(),
+            lambda: messages.__setitem__(8, HumanMessage(words, id="8")),
+            lambda: messages.__setitem__(8, messages[8].model_copy()),
+            lambda: messages.__setitem__(9, messages[10]),
+            messages.reverse,
             lambda: messages.insert(5, None),
             lambda: messages.pop(0),
             lambda: messages.append(frozenset([1])),
             lambda: messages.extend([words, AIMessage(words)]),
-            lambda: change(-1, AIMessage(words, name="other"), messages),
-            lambda: messages.clear(),
+            lambda: messages.__setitem__(-1, AIMessage(words, name="other")),
+            messages.pop,
+            messages.clear,
             lambda: messages.append("short"),
         ]
-        for apply in changes:
-            apply()
-            for new in (None, AIMessage("one more")):
-                messages += [new] if new else []
+        for change in changes:
+            change()
+            for new in ([], [AIMessage("one more")]):
+                messages += new
                 at = self.put_list(at, messages)
 
     def test_growing_list_reads_back_at_every_step(self):
@@ -418,6 +397,56 @@ class Deleting(SaverCase):
             other.put(config("t"), {**first, "channel_values": {"n": "of the other"}}, {"step": 1}, versions)
         at = self.saver.put(at, checkpoint({"n": "unused"}, versions), {"step": 2}, {})
         self.assertEqual(self.saver.get_tuple(at).checkpoint["channel_values"], {"n": "of the other"})
+
+
+class Deleting(SaverCase):
+    def test_prune_keeps_what_a_delta_channel_is_rebuilt_from(self):
+        # The newest checkpoint has no value of the delta channel: it is the third one's value and the writes since.
+        made, at = [], config("t")
+        for step in range(6):
+            values = {"d": f"snapshot {step}"} if step == 2 else {}
+            versions = {"d": f"{step + 1}.0"}
+            counters = {} if step == 2 else {"counters_since_delta_snapshot": {"d": [1, 1]}}
+            at = self.saver.put(at, checkpoint(values, versions), {"step": step, **counters}, versions)
+            self.saver.put_writes(at, [("d", f"write {step}")], f"task-{step}")
+            made.append(at)
+        before = self.saver.get_delta_channel_history(config=made[-1], channels=["d"])["d"]
+        self.assertEqual(before["seed"], "snapshot 2")
+        self.assertEqual([write[2] for write in before["writes"]], ["write 2", "write 3", "write 4"])
+        self.saver.prune(["t"])
+        self.assertEqual(self.saver.get_delta_channel_history(config=made[-1], channels=["d"])["d"], before)
+        self.assertEqual(len(list(self.saver.list(config("t")))), 4)
+        self.saver.copy_thread("t", "copy")
+        copied = {"configurable": {**made[-1]["configurable"], "thread_id": "copy"}}
+        self.assertEqual(self.saver.get_delta_channel_history(config=copied, channels=["d"])["d"], before)
+
+    def test_prune_deletes_values_that_no_checkpoint_names(self):
+        made = self.steps("t", 10)
+        self.saver.prune(["t"])
+        self.assertEqual((self.keys(CHECKPOINTS), self.keys(VALUES)), (1, 1))
+        self.assertEqual(self.saver.get_tuple(made[-1]).checkpoint["channel_values"], {"n": 9, "kept": KEPT})
+
+    def test_long_value_reads_back_after_growth_copies_and_pruning(self):
+        # Lengths at and beside the borders of chunks; each value is the one before and more.
+        rng, at, made = random.Random(7), config("t"), []
+        text = rng.randbytes(4 * CHUNK_BYTES).hex()[: 4 * CHUNK_BYTES]
+        lengths = [0, HEAD_BYTES - 10, *(HEAD_BYTES + n * CHUNK_BYTES + d for n in (1, 2, 3) for d in (-9, -5, -1, 0, 1))]
+        for step, length in enumerate(lengths):
+            at = self.saver.put(at, checkpoint({"a": text[:length]}, {"a": step}), {"step": step}, {"a": step})
+            made.append((at, length))
+        self.saver.copy_thread("t", "copy")
+        for thread in ("t", "copy"):
+            for place, length in made:
+                found = self.saver.get_tuple({"configurable": {**place["configurable"], "thread_id": thread}})
+                self.assertEqual(found.checkpoint["channel_values"]["a"], text[:length])
+        before = self.keys(CHUNKS)
+        self.saver.prune(["t"])
+        self.assertEqual(self.saver.get_tuple(at).checkpoint["channel_values"]["a"], text[: lengths[-1]])
+        self.saver.delete_thread("copy")
+        self.assertLess(self.keys(CHUNKS), before)
+        self.assertLessEqual(self.keys(CHUNKS), 3)
+        self.saver.delete_thread("t")
+        self.assertEqual((self.keys(CHUNKS), self.keys(VALUES)), (0, 0))
 
     def test_retain_leaves_every_thread_resumable(self):
         self.steps("t", 5)
