@@ -150,6 +150,16 @@ class Saving(SaverCase):
         self.saver.prune(["t"])
         self.assertEqual(len(list(self.saver.list(config("t")))), 1)
 
+    def test_bytearray_of_any_length_is_saved(self):
+        # A long one was a TypeError: only bytes have chunks.
+        for number, length in enumerate((0, 10, 1_000, 100_000)):
+            values, versions = {"data": bytearray(length)}, {"data": number}
+            at = self.saver.put(config("t"), checkpoint(values, versions), {"step": number}, versions)
+            self.saver.put_writes(at, [("data", bytearray(length))], "task")
+            found = self.saver.get_tuple(at)
+            self.assertEqual(found.checkpoint["channel_values"], values)
+            self.assertEqual(found.pending_writes, [("task", "data", bytearray(length))])
+
     def test_write_may_arrive_before_its_checkpoint(self):
         point = checkpoint({}, {})
         at = config("t", "", point["id"])

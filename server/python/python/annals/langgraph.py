@@ -396,8 +396,9 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
                     typed: tuple[str, bytes | SerialisedList] = serialised[channel]
                 else:
                     typed, kept = self._dumps_channel((thread, ns, channel), values[channel])
-                if isinstance(typed[1], bytes) and len(typed[1]) <= INLINE_BYTES:
-                    refs.append((*named, typed))
+                kind, data = typed
+                if isinstance(data, bytes) and len(data) <= INLINE_BYTES:
+                    refs.append((*named, (kind, data)))
                     continue
                 name, before = saved_by or checkpoint_id, latest.get(channel)
                 changes += self._value_changes(thread, ns, channel, name, before, typed, kept)
@@ -446,7 +447,9 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
 
     def _dumps(self, value: Any, path: str) -> tuple[str, bytes]:
         try:
-            return self.serde.dumps_typed(value)
+            kind, data = self.serde.dumps_typed(value)
+            # The serializer gives a bytearray as it is.
+            return kind, bytes(data)
         except Exception as error:
             place = _unserialisable(value, self.serde.dumps_typed, path)
             raise annals.Invalid(f"the state cannot be saved: {place} cannot be serialised ({error})") from error
