@@ -240,6 +240,10 @@ impl KeyspaceHarness {
             for number in 0..16 {
                 let key = key(number);
                 assert!(keyspace.get(&key).unwrap() == living.get(&key).cloned(), "{policy:?} key {number}");
+                let value = living.get(&key).map_or(&b""[..], Vec::as_slice);
+                let other = [value, b"x"].concat();
+                assert_eq!(keyspace.has_value(&key, value).unwrap(), living.contains_key(&key), "{policy:?}");
+                assert!(!keyspace.has_value(&key, &other).unwrap(), "{policy:?} key {number}");
                 let versions = self.model.0[space].get(&key).cloned().unwrap_or_default();
                 self.check_history(keyspace, space, &key, &versions);
             }

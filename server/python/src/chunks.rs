@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 /// Bytes of a digest: the first half of a BLAKE3 hash.
-const DIGEST_BYTES: usize = 16;
+pub(crate) const DIGEST_BYTES: usize = 16;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(chunk_digests, module)?)
@@ -27,13 +27,12 @@ fn chunk_digests<'py>(
         .and_then(|end| value.get(start..end))
         .filter(|_| chunk_bytes > 0)
         .ok_or_else(|| PyValueError::new_err("the value has fewer chunks"))?;
-    let digests = py.detach(|| {
-        let digest = |chunk: &[u8]| {
-            let mut short = [0; DIGEST_BYTES];
-            short.copy_from_slice(&blake3::hash(chunk).as_bytes()[..DIGEST_BYTES]);
-            short
-        };
-        chunks.chunks_exact(chunk_bytes).flat_map(digest).collect::<Vec<u8>>()
-    });
+    let digests = py.detach(|| chunks.chunks_exact(chunk_bytes).flat_map(digest).collect::<Vec<u8>>());
     Ok(PyBytes::new(py, &digests))
+}
+
+pub(crate) fn digest(chunk: &[u8]) -> [u8; DIGEST_BYTES] {
+    let mut short = [0; DIGEST_BYTES];
+    short.copy_from_slice(&blake3::hash(chunk).as_bytes()[..DIGEST_BYTES]);
+    short
 }

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -21,14 +22,26 @@ from typing import Annotated, Any, TypedDict
 import annals
 
 try:
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
     from langgraph.checkpoint.base import empty_checkpoint
     from langgraph.checkpoint.base.id import uuid6
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
     from langgraph.graph import END, START, StateGraph
 except ModuleNotFoundError as error:
     raise unittest.SkipTest(f"langgraph is not installed: {error}") from None
 
 # Outside of the `try`: a name that annals lacks is a failure, not a reason to skip.
-from annals._langgraph_format import CHECKPOINTS, CHUNK_BYTES, CHUNKS, HEAD_BYTES, THREADS, VALUES, WRITES
+from annals._langgraph_format import (
+    CHECKPOINTS,
+    CHUNK_BYTES,
+    CHUNKS,
+    HEAD_BYTES,
+    THREADS,
+    VALUES,
+    WRITES,
+    Record,
+    checkpoint_key,
+)
 from annals.langgraph import AnnalsSaver, AnnalsStore
 
 # Too long to stand in a checkpoint's record, as the numbers do.
@@ -137,6 +150,16 @@ class Saving(SaverCase):
         self.saver.prune(["t"])
         self.assertEqual(len(list(self.saver.list(config("t")))), 1)
 
+    def test_bytearray_of_any_length_is_saved(self):
+        # A long one was a TypeError: only bytes have chunks.
+        for number, length in enumerate((0, 10, 1_000, 100_000)):
+            values, versions = {"data": bytearray(length)}, {"data": number}
+            at = self.saver.put(config("t"), checkpoint(values, versions), {"step": number}, versions)
+            self.saver.put_writes(at, [("data", bytearray(length))], "task")
+            found = self.saver.get_tuple(at)
+            self.assertEqual(found.checkpoint["channel_values"], values)
+            self.assertEqual(found.pending_writes, [("task", "data", bytearray(length))])
+
     def test_write_may_arrive_before_its_checkpoint(self):
         point = checkpoint({}, {})
         at = config("t", "", point["id"])
@@ -217,6 +240,173 @@ class Listing(SaverCase):
         names = [f"thread-{number:06}" for number in range(100_000)]
         space.write([("put", THREADS, name.encode() + b"\0\1", "") for name in names])
         self.assertEqual(list(self.saver.threads()), names)
+
+
+class GrowingLists(SaverCase):
+    def assert_serializers_bytes(self, at: Any, value: Any) -> None:
+        """The stored bytes of channel `messages` are those that the serializer makes of the whole value."""
+        place = at["configurable"]
+        key = checkpoint_key(place["thread_id"], place["checkpoint_ns"], place["checkpoint_id"])
+        ((_, _, saved_by),) = Record.decode(self.saver.store.namespace().get(CHECKPOINTS, key)).refs
+        stored = self.saver._value(place["thread_id"], "", "messages", saved_by, place["checkpoint_id"])
+        self.assertEqual(stored, JsonPlusSerializer().dumps_typed(value))
+
+    def put_list(self, at: Any, messages: list[Any]) -> Any:
+        """Saves the list and checks what is stored."""
+        self.lists_put = getattr(self, "lists_put", 0) + 1
+        versions = {"messages": self.lists_put}
+        at = self.saver.put(at, checkpoint({"messages": messages}, versions), {"step": self.lists_put}, versions)
+        self.assert_serializers_bytes(at, messages)
+        return at
+
+    def test_item_that_was_changed_in_place_is_stored_as_it_is(self):
+        # Only the new items of a list are serialised. A message that was changed in place is the same object, and
+        # the bytes of its form before must not come back.
+        changes: list[tuple[int, Any]] = [
+            (0, lambda item: setattr(item, "content", "new")),
+            (0, lambda item: setattr(item, "another", "an extra field")),
+            (0, lambda item: item.additional_kwargs.update(key="value")),
+            (0, lambda item: item.own.append("more")),
+            (0, lambda item: item.own.clear()),
+            (1, lambda item: item.content[0].update(text="new")),
+            (1, lambda item: item.content[0].pop("type")),
+            (1, lambda item: item.tool_calls[0]["args"].update(query="new")),
+            (1, lambda item: item.tool_calls[0]["args"].update(more="new")),
+            (1, lambda item: item.tool_calls[0]["args"]["limits"].append(3)),
+            (1, lambda item: item.tool_calls[0]["args"]["limits"].pop()),
+            (1, lambda item: item.response_metadata.update(count=True)),
+            (1, lambda item: item.response_metadata.update(count=1.0)),
+            (2, lambda item: item.artifact["rows"].append((3, "c"))),
+            (2, lambda item: item.artifact["rows"].__setitem__(1, (2, "B"))),
+            (3, lambda item: item["deep"][1].append(3)),
+            (3, lambda item: item.update(deep=[1, [2]])),
+            (3, lambda item: item.pop("deep")),
+            (3, lambda item: item.update(more=1)),
+            (4, lambda item: item.append("more")),
+            (4, lambda item: item.clear()),
+            (5, lambda item: setattr(item, "name", "new")),
+        ]
+        words = "a text of some length " * 100
+
+        def items() -> list[Any]:
+            call = {"name": "search", "args": {"query": words, "limits": [1, 2.5, None]}, "id": "c", "type": "tool_call"}
+            return [
+                HumanMessage("text", own=["an extra field"]),
+                AIMessage([{"type": "text", "text": "text"}], tool_calls=[call], response_metadata={"count": 1}),
+                ToolMessage("text", tool_call_id="c", artifact={"rows": [(1, "a"), (2, "b")]}),
+                {"plain": ["text"], "deep": (1, [2])},
+                ["text"],
+                AIMessage("text"),
+                HumanMessage("text"),
+            ]
+
+        for number, (index, change) in enumerate(changes):
+            # The last item of the list, and one before others.
+            for count in (index + 1, 7):
+                with self.subTest(change=number, items=count):
+                    at, messages = config(f"{number} {count}"), [words] * 12
+                    for item in [words, words, *items()[:count]]:
+                        messages = [*messages, item]
+                        at = self.put_list(at, messages)
+                    change(messages[14 + index])
+                    at = self.put_list(at, messages)
+                    self.put_list(at, [*messages, "one more"])
+
+    def test_list_whose_items_were_moved_is_stored_as_it_is(self):
+        words = "a text of some length " * 100
+        messages: list[Any] = [*(AIMessage(words, id=str(number)) for number in range(12))]
+        at = config("t")
+        for count in range(8, 13):
+            at = self.put_list(at, messages[:count])
+        changes = [
+            lambda: messages.__setitem__(8, HumanMessage(words, id="8")),
+            lambda: messages.__setitem__(8, messages[8].model_copy()),
+            lambda: messages.__setitem__(9, messages[10]),
+            messages.reverse,
+            lambda: messages.insert(5, None),
+            lambda: messages.pop(0),
+            lambda: messages.append(frozenset([1])),
+            lambda: messages.extend([words, AIMessage(words)]),
+            lambda: messages.__setitem__(-1, AIMessage(words, name="other")),
+            messages.pop,
+            messages.clear,
+            lambda: messages.append("short"),
+        ]
+        for change in changes:
+            change()
+            for new in ([], [AIMessage("one more")]):
+                messages += new
+                at = self.put_list(at, messages)
+
+    def test_growing_list_reads_back_at_every_step(self):
+        # Its header grows at 16 and at 65,536 items, which moves all chunks.
+        rng, at, messages = random.Random(3), config("t"), []
+        for step in range(40):
+            messages = [*messages, AIMessage(rng.randbytes(2_000).hex(), id=str(step))]
+            at = self.put_list(at, messages)
+        messages = messages + [""] * (65_534 - len(messages))
+        for _ in range(4):
+            at = self.put_list(at, messages)
+            messages = [*messages, "one more"]
+        found = [one.checkpoint["channel_values"]["messages"] for one in self.saver.list(config("t"))]
+        self.assertEqual(found[0], messages[:-1])
+        self.assertEqual(found[10], messages[: 44 - 10])
+
+    def test_only_new_items_of_a_list_are_serialised(self):
+        messages, at, sizes = [AIMessage("word " * 800, id=str(step)) for step in range(50)], config("t"), []
+        original = JsonPlusSerializer.dumps_typed
+
+        def dumps_typed(serializer: Any, value: Any) -> tuple[str, bytes]:
+            kind, data = original(serializer, value)
+            sizes.append(len(data))
+            return kind, data
+
+        at = self.put_list(at, messages[:40])
+        at = self.put_list(at, messages[:40])
+        with unittest.mock.patch.object(JsonPlusSerializer, "dumps_typed", dumps_typed):
+            for count in range(41, 51):
+                # As after a step of a graph: another list with the same messages.
+                versions = {"messages": 100 + count}
+                point = checkpoint({"messages": messages[:count]}, versions)
+                at = self.saver.put(at, point, {"step": count}, versions)
+        self.assertLess(max(sizes), 5_000)
+        self.assert_serializers_bytes(at, messages)
+
+    def test_item_of_a_long_list_that_cannot_be_serialised_is_named(self):
+        messages, at = ["word " * 2_000] * 10, config("t")
+        for _ in range(3):
+            at = self.put_list(at, messages)
+        versions = {"messages": 99}
+        point = checkpoint({"messages": [*messages, threading.Lock()]}, versions)
+        with self.assertRaisesRegex(annals.Invalid, r"\$\.messages\[10\]: _thread\.lock"):
+            self.saver.put(at, point, {"step": 9}, versions)
+        self.put_list(at, [*messages, "one more"])
+
+    def test_list_that_another_saver_deleted_and_wrote_again_is_whole(self):
+        # The saver knows which chunks the value of the checkpoint before names. Another saver has deleted the thread
+        # and saved another value under the same id: those chunks are gone.
+        rng = random.Random(5)
+        texts = [rng.randbytes(2_000).hex() for _ in range(30)]
+        at = config("t")
+        for count in (10, 20, 29):
+            at = self.put_list(at, texts[:count])
+        with AnnalsSaver(self.saver.store) as other:
+            other.delete_thread("t")
+            again = checkpoint({"messages": ["other"] * 10_000}, {"messages": 1})
+            again["id"] = at["configurable"]["checkpoint_id"]
+            other.put(config("t"), again, {"step": 1}, {"messages": 1})
+        at = self.put_list(at, texts)
+        self.assertEqual(self.saver.get_tuple(at).checkpoint["channel_values"]["messages"], texts)
+
+    def test_parent_that_another_saver_saved_again_is_read(self):
+        # The saver keeps the references of the checkpoint that it saved last. Its record may have changed since.
+        versions = {"n": 1}
+        first = checkpoint({"n": "of this saver"}, versions)
+        at = self.saver.put(config("t"), first, {"step": 1}, versions)
+        with AnnalsSaver(self.saver.store) as other:
+            other.put(config("t"), {**first, "channel_values": {"n": "of the other"}}, {"step": 1}, versions)
+        at = self.saver.put(at, checkpoint({"n": "unused"}, versions), {"step": 2}, {})
+        self.assertEqual(self.saver.get_tuple(at).checkpoint["channel_values"], {"n": "of the other"})
 
 
 class Deleting(SaverCase):

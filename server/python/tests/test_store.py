@@ -8,6 +8,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -44,6 +45,44 @@ with annals.open(sys.argv[1]) as store:
     print("ended", info.status, info.frames)
     frame = next(iter(space.run("beside")))
     print("read", frame.input.decode(), frame.output.decode())
+"""
+
+
+RESUMER = """
+import sys, annals
+with annals.open(sys.argv[1]) as store:
+    print("held", store.held)
+    space = store.namespace()
+    with space.fork("ended", 2, "fork") as fork:
+        print("fork", fork.record("tool", "third", "out"), end=", ")
+    with space.fork("ended", 2, "edited", edit=True) as edited:
+        print("edited", edited.record("tool", "second anew", "out"))
+    resumed = space.resume_run("left")
+    print("resumed", resumed.record("tool", "second", "out"), resumed.snapshot("state"), resumed.end("failed").status)
+    for wrong in (
+        lambda: space.fork("none", 1, "other"),
+        lambda: space.fork("ended", 9, "other"),
+        lambda: space.fork("ended", 1, "fork"),
+        lambda: space.resume_run("none"),
+        lambda: space.resume_run("ended"),
+        lambda: space.resume_run("recorded here"),
+    ):
+        try:
+            wrong()
+            print("done", end=" ")
+        except annals.Error as error:
+            print(type(error).__name__, end=" ")
+"""
+
+# Goes on with a run through one holder, and through the next one.
+PERSISTENT = """
+import sys, annals
+store = annals.open(sys.argv[1])
+run = store.namespace().resume_run("left")
+print(run.record("tool", "second", "out"), flush=True)
+sys.stdin.readline()
+print(run.record("tool", "third", "out"), run.end().status, store.held)
+store.close()
 """
 
 
@@ -92,6 +131,17 @@ class Keys(StoreCase):
             self.assertEqual(space.get("notes", b"key"), expected)
         with self.assertRaisesRegex(TypeError, "bytes, str or a buffer"):
             space.put("notes", "key", 7)
+
+    def test_value_is_compared_without_reading_it(self):
+        space = self.open().namespace()
+        for value in (b"short", bytes(10_000), random.Random(1).randbytes(5_000)):
+            space.put("notes", "a", value)
+            self.assertTrue(space.has_value("notes", b"a", value))
+            self.assertFalse(space.has_value("notes", b"a", value[:-1]))
+            self.assertFalse(space.has_value("notes", b"a", value[:-1] + b"x"))
+            space.delete("notes", "a")
+            self.assertFalse(space.has_value("notes", b"a", value))
+        self.assertFalse(space.has_value("none", b"a", b""))
 
     def test_scan_gives_pages_in_both_directions(self):
         space = self.open().namespace()
@@ -360,6 +410,52 @@ class Processes(StoreCase):
         while store.namespace().run("abandoned").info.status == "open":
             os.sched_yield()
         self.assertEqual(store.namespace().run("abandoned").info.status, "abandoned")
+
+    def begin_left_run(self, space):
+        """A run that its recorder has left."""
+        left = space.begin_run("left")
+        left.record("llm", "first", "out")
+        del left
+
+    def test_fork_and_resumed_run_beside_another_holder_go_through_it(self):
+        # `fork` and `resume_run` were refused with Locked where another process held the store.
+        space = self.open().namespace()
+        with space.begin_run("ended") as run:
+            run.record("llm", "first", "out")
+            run.record("tool", "second", "out")
+        self.begin_left_run(space)
+        recorded = space.begin_run("recorded here")
+        program = subprocess.run([sys.executable, "-c", RESUMER, str(self.path)], capture_output=True, text=True)
+        self.assertEqual((program.returncode, program.stderr), (0, ""))
+        refusals = "NotFound NotFound Conflict NotFound Conflict Conflict "
+        self.assertEqual(
+            program.stdout, f"held False\nfork 3, edited 2\nresumed 2 2 failed\n{refusals}"
+        )
+        inputs = lambda name: [frame.input for frame in space.run(name)]
+        self.assertEqual(inputs("fork"), [b"first", b"second", b"third"])
+        self.assertEqual(inputs("edited"), [b"first", b"second anew"])
+        self.assertEqual(inputs("left"), [b"first", b"second"])
+        self.assertEqual(space.run("left").snapshot_at(2), (2, b"state"))
+        self.assertEqual(
+            [(space.run(name).info.status, space.run(name).info.parent) for name in ("fork", "edited", "left")],
+            [("ok", ("ended", 2)), ("ok", ("ended", 1)), ("failed", None)],
+        )
+        recorded.end()
+
+    def test_resumed_run_goes_on_after_its_holder_has_gone(self):
+        # The run has no token of the program that resumed it: the next holder must take it up without one.
+        store = self.open()
+        self.begin_left_run(store.namespace())
+        program = subprocess.Popen(
+            [sys.executable, "-c", PERSISTENT, str(self.path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        self.assertEqual(program.stdout.readline(), "2\n")
+        store.close()
+        said, complaint = program.communicate("\n", timeout=60)
+        self.assertEqual((program.returncode, complaint, said), (0, "", "3 ok True\n"))
+        run = self.open().namespace().run("left")
+        self.assertEqual([(frame.seq, frame.input) for frame in run], [(1, b"first"), (2, b"second"), (3, b"third")])
 
     def test_memory_vectors_and_drops_beside_another_holder_go_through_it(self):
         # These were refused with Locked where another process held the store.

@@ -149,6 +149,11 @@ impl CommandArguments {
         text.parse().map_err(|_| invalid(format!("{what} is malformed: {text:?}")))
     }
 
+    /// Whether there are more words.
+    pub fn has_more(&self) -> bool {
+        self.0.len() > 0
+    }
+
     /// Expects the end of the command.
     ///
     /// # Errors

@@ -156,6 +156,17 @@ impl Keyspace {
         Ok(self.version_at(view.seqno(), key)?.and_then(|version| version.value))
     }
 
+    /// Whether a key has this value. Bytes of values of 4 KiB or more are not read: their BLAKE3 hashes are compared.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn has_value(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        check_key(key)?;
+        let view = View::new(&self.core);
+        let found = self.core.index.get(&keys::user(self.id, key), view.seqno())?;
+        found.map_or(Ok(false), |(_, place)| self.version_has_content(key, place, BlobId::of(value)))
+    }
+
     /// A key's current value, as a stream.
     ///
     /// # Errors

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use annals::{
-    Durability, ErrorKind, Keyspace, Namespace, Options, RunSpec, Store,
+    Durability, ErrorKind, Keyspace, Namespace, Options, Run, RunSpec, Store,
     kv::{Content, History, ScanRange},
 };
-use annals_proxy::destination::RemoteSpace as _;
+use annals_proxy::destination::{ForkPoint, RemoteRun, RemoteSpace as _};
 use annals_wire::resp::Reply;
 use annals_wire::schema::recorder::RecorderCommand;
 use annals_wire::words::{CommandArguments, invalid};
@@ -152,6 +152,24 @@ impl SharedKeys {
         )
     }
 
+    /// Whether a key has this value. Long values are not read if this process holds the store.
+    ///
+    /// # Errors
+    /// As [`Keyspace::has_value`]; `Locked`.
+    pub fn has_value(
+        &self,
+        namespace: &str,
+        keyspace: &str,
+        key: &[u8],
+        value: &[u8],
+    ) -> annals::Result<bool> {
+        if let Some(store) = self.local() {
+            let found = find(&store.namespace(namespace)?, keyspace)?;
+            return found.map_or(Ok(false), |keyspace| keyspace.has_value(key, value));
+        }
+        Ok(self.get(namespace, keyspace, key)?.is_some_and(|found| found == value))
+    }
+
     /// A page of keys and values.
     ///
     /// # Errors
@@ -169,14 +187,46 @@ impl SharedKeys {
     /// # Errors
     /// As [`Namespace::begin_run`]; `Locked` if a process holds the store without serving it.
     pub fn begin_run(&self, namespace: &str, spec: &RunSpec) -> annals::Result<SharedRun> {
+        let local = |space: &Namespace| space.begin_run(spec.clone()).map(Arc::new);
+        self.open_run(namespace, local, |remote| remote.begin_run(spec))
+    }
+
+    /// Begins a run that shares the frames of another run, here or through the process that holds the store.
+    ///
+    /// # Errors
+    /// As [`Namespace::fork`]; `Locked` if a process holds the store without serving it.
+    pub fn fork_run(
+        &self,
+        namespace: &str,
+        from: ForkPoint<'_>,
+        spec: &RunSpec,
+    ) -> annals::Result<SharedRun> {
+        let local = |space: &Namespace| space.fork(from.run, from.at, from.edit, spec.clone()).map(Arc::new);
+        self.open_run(namespace, local, |remote| remote.fork_run(from, spec))
+    }
+
+    /// Takes up a run that is open or abandoned, here or through the process that holds the store.
+    ///
+    /// # Errors
+    /// As [`Namespace::resume_run`]; `Locked` if a process holds the store without serving it.
+    pub fn resume_run(&self, namespace: &str, name: &str) -> annals::Result<SharedRun> {
+        let local = |space: &Namespace| space.resume_run(name).map(|resumed| resumed.run);
+        self.open_run(namespace, local, |remote| remote.resume_run(name))
+    }
+
+    fn open_run(
+        &self,
+        namespace: &str,
+        local: impl Fn(&Namespace) -> annals::Result<Arc<Run>>,
+        remote: impl Fn(&RemoteStore) -> annals::Result<Arc<dyn RemoteRun>>,
+    ) -> annals::Result<SharedRun> {
         let mut last = None;
         for _ in 0..OPEN_TRIES {
             if let Some(store) = self.local() {
-                let run = store.namespace(namespace)?.begin_run(spec.clone())?;
-                return Ok(SharedRun::Local(Arc::new(run)));
+                return local(&store.namespace(namespace)?).map(SharedRun::Local);
             }
-            if let JoinOutcome::Joined(remote) = RemoteStore::join(&self.0, namespace)? {
-                return remote.begin_run(spec).map(SharedRun::Remote);
+            if let JoinOutcome::Joined(joined) = RemoteStore::join(&self.0, namespace)? {
+                return remote(&joined).map(SharedRun::Remote);
             }
             match self.0.open() {
                 Ok(_) => continue,

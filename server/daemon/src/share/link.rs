@@ -69,8 +69,8 @@ pub(super) enum StepKind {
 /// A run that was begun through this link and has not ended.
 #[derive(Debug)]
 struct OpenRun {
-    /// The secret by which the holder knows the recorder.
-    token: Vec<u8>,
+    /// The secret by which the holder knows the recorder; `None` for a run that another recorder began.
+    token: Option<Vec<u8>>,
     /// Its beginning is acknowledged.
     is_begun: bool,
     /// Number of frames whose steps were made, and of those that are acknowledged.
@@ -147,9 +147,26 @@ impl RecorderLink {
 
     /// Notes a run that is about to begin. `token` is known to this recorder alone.
     pub(super) fn add_run(&mut self, run: &Arc<str>, token: Vec<u8>, shared: u32) {
+        let (token, outputs) = (Some(token), HashMap::new());
         let (is_begun, frames, acknowledged) = (false, shared, shared);
-        let outputs = HashMap::new();
         self.runs.insert(run.clone(), OpenRun { token, is_begun, frames, acknowledged, outputs });
+    }
+
+    /// Goes on with a run that another recorder began and that no connection records.
+    ///
+    /// # Errors
+    /// The holder's refusal; `Conflict` if the run has ended.
+    pub(super) fn take_up(&mut self, name: &Arc<str>) -> annals::Result<()> {
+        // The step belongs to no run of this link until the holder has taken the run up.
+        let step = RecordingStep::new(StepKind::Repeatable, &"".into(), resume_words(name, None));
+        let held = HeldRun::parse(&self.call(step)?).ok_or_else(|| bug("a malformed reply"))?;
+        if held.is_ended {
+            return Err(annals::Error::new(ErrorKind::Conflict, format!("run {name:?} has ended")));
+        }
+        let (frames, acknowledged, outputs) = (held.frames, held.frames, HashMap::new());
+        let run = OpenRun { token: None, is_begun: true, frames, acknowledged, outputs };
+        self.runs.insert(name.clone(), run);
+        Ok(())
     }
 
     /// Forgets a run that has ended or did not begin.
@@ -426,11 +443,18 @@ impl RecorderLink {
     }
 }
 
+fn resume_words<'a>(name: &'a str, token: Option<&'a [u8]>) -> CommandWriter<'a> {
+    let words = CommandWriter::new(RecorderCommand::ResumeRun).word(name.as_bytes());
+    match token {
+        Some(token) => words.word(token),
+        None => words,
+    }
+}
+
 /// Asks what the store holds of a run, which goes on through this connection from then on; `None` if its
 /// beginning has not reached the store.
 fn resume(wire: &mut LinkWire, name: &Arc<str>, run: &OpenRun) -> LinkResult<Option<HeldRun>> {
-    let words = CommandWriter::new(RecorderCommand::ResumeRun).word(name.as_bytes());
-    let reply = match wire.ask(&words.word(run.token.as_slice()).into_words()) {
+    let reply = match wire.ask(&resume_words(name, run.token.as_deref()).into_words()) {
         Ok(reply) => reply,
         // Its earlier connection has not ended yet.
         Err(LinkError::Refused(error)) if error.kind() == ErrorKind::Conflict => {

@@ -212,17 +212,18 @@ impl RecorderSession {
         Ok(ok())
     }
 
-    /// Takes up a run again that its recorder began through an earlier connection, perhaps to another process.
+    /// Takes up a run again. With a token: one that its recorder began through an earlier connection, perhaps to
+    /// another process. Without: any run that no connection records, because its caller wants to go on with it.
     /// The reply says what the store holds, so that the recorder sends again what is missing and nothing else.
     fn resume_run(&mut self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
         let name = arguments.text("a run's name")?;
-        let token = arguments.bytes("a token")?;
+        let token = arguments.has_more().then(|| arguments.bytes("a token")).transpose()?;
         arguments.end()?;
         check_limit(self.runs.len(), RUNS_MAX, "runs")?;
         let space = self.space()?;
         let info = space.run(&name)?.info().clone();
         let owner = info.tags.iter().find(|(key, _)| key == RECORDER_TAG);
-        if owner.is_none_or(|(_, hash)| *hash != token_hash(&token)) {
+        if token.is_some_and(|token| owner.is_none_or(|(_, hash)| *hash != token_hash(&token))) {
             let message = format!("no run {name:?} was begun with this token");
             return Err(annals::Error::new(ErrorKind::NotFound, message));
         }

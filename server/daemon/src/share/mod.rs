@@ -7,8 +7,8 @@
 //! same host.
 //!
 //! Invariants: only the store's lock decides which process serves, so a socket left by a dead process is
-//! replaced. A run belongs to the connection that began it and is abandoned with it, until its recorder takes it
-//! up again through another connection. If the holder goes away, one of the others becomes the holder. A command
+//! replaced. A run belongs to the connection that began it and is abandoned with it, until its recorder, or a program
+//! that asks for it by its name, takes it up again through another connection. If the holder goes away, one of the others becomes the holder. A command
 //! is read within fixed limits before it runs.
 //!
 //! Layout: `socket` (its path), `host` (the listener of the process that holds the store), `member` (one of its
@@ -17,7 +17,7 @@
 //! to the process that holds the store), `shared` and `runs` (either side of runs), `keys` (either side of keyspaces), `notes`
 //! (runs that are made of notes of many connections).
 //!
-//! Out of scope: cached answers and forks that go on do not go through the socket. The mode of the socket file
+//! Out of scope: cached answers do not go through the socket. The mode of the socket file
 //! alone decides which users may connect.
 
 mod ask;

@@ -76,6 +76,16 @@ impl RemoteSpace for RemoteStore {
 }
 
 impl RemoteStore {
+    /// Takes up a run that is open or abandoned, whoever recorded it.
+    ///
+    /// # Errors
+    /// As [`annals::Namespace::resume_run`]; `Locked` or `Unavailable` if no process takes it.
+    pub(super) fn resume_run(&self, name: &str) -> annals::Result<Arc<dyn RemoteRun>> {
+        let name: Arc<str> = name.into();
+        self.link().take_up(&name)?;
+        Ok(Arc::new(SocketRun { remote: self.clone(), name }))
+    }
+
     fn begin(&self, from: Option<ForkPoint<'_>>, spec: &RunSpec) -> annals::Result<Arc<dyn RemoteRun>> {
         let mut token = vec![0; 16];
         getrandom::fill(&mut token).map_err(|error| {

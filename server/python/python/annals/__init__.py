@@ -131,8 +131,7 @@ def open(path: str | os.PathLike[str] | None = None, *, read_only: bool = False)
     """Opens a store; creates a missing one unless `read_only`.
 
     Several processes may have a store open. The first one holds it; what the others write goes through that process,
-    and one of them takes the store over when it ends. Only `fork` and `resume_run` need the store in their own process:
-    elsewhere they raise `Locked`, which names the process that holds it.
+    and one of them takes the store over when it ends. `Locked` means that a process holds the store without serving it.
 
     A forked child must open the store itself: the parent's handles raise `Invalid` there.
     """

@@ -17,12 +17,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import struct
-import uuid
 import zlib
 from typing import Any
 
 import annals
-from annals._annals import chunk_digests
+from annals._annals import SerialisedList, chunk_digests
 
 THREADS = "langgraph.threads"
 CHECKPOINTS = "langgraph.checkpoints"
@@ -52,6 +51,8 @@ DICTIONARY = (
     b"\0\0\0\x09__start__\0\0\0\x05\0none\0\0\0\x08messages\0\0\0*s00000000000000000000000000000001."
     b"\0\0\0\x01\1\0\0\0\x0fbranch:to:agent\0\0\0*s00000000000000000000000000000002.\0\0\0\x06\3null\0"
 )
+# Deflate with a window of 4 KiB finds a match in all of a record and the dictionary that are no longer than this together.
+SHORT_BYTES = 3 << 10
 # Indexes of writes are signed; keys sort as bytes.
 INDEX_BIAS = 1 << 31
 UUID_TEXT = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -140,23 +141,26 @@ def _text_at(data: bytes, at: int) -> tuple[str, int]:
 
 def _id_at(data: bytes, at: int) -> tuple[str, int]:
     if data[at] == 1:
-        return str(uuid.UUID(bytes=data[at + 1 : at + 17])), at + 17
+        name = data[at + 1 : at + 17].hex()
+        return f"{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:]}", at + 17
     return _text_at(data, at + 1)
 
 
+_LENGTH = struct.Struct(">I")
+
+
 def pack(*parts: bytes) -> bytes:
-    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
+    return b"".join([_LENGTH.pack(len(part)) + part for part in parts])
 
 
 def unpack(data: bytes) -> list[bytes]:
-    parts, at = [], 0
-    while at < len(data):
-        (length,) = struct.unpack_from(">I", data, at)
-        at += 4
-        if at + length > len(data):
+    parts, end = [], 0
+    while end < len(data):
+        start = end + _LENGTH.size
+        end = start + _LENGTH.unpack_from(data, end)[0]
+        if end > len(data):
             raise annals.Damaged("a record of a checkpoint ends too early")
-        parts.append(data[at : at + length])
-        at += length
+        parts.append(data[start:end])
     return parts
 
 
@@ -182,8 +186,12 @@ class Record:
         parts += [self.metadata[0].encode(), self.metadata[1]]
         for channel, version, saved_by in self.refs:
             parts += [channel.encode("utf-8", "surrogatepass"), version.encode(), _encode_saved_by(saved_by)]
-        press = zlib.compressobj(level=9, wbits=-15, zdict=DICTIONARY)
-        return bytes([FORMAT]) + press.compress(pack(*parts)) + press.flush()
+        packed = pack(*parts)
+        # For a short record zlib need not clear its longest tables.
+        is_short = len(DICTIONARY) + len(packed) <= SHORT_BYTES
+        wbits, memory = (-12, 6) if is_short else (-15, 8)
+        press = zlib.compressobj(level=9, wbits=wbits, memLevel=memory, zdict=DICTIONARY)
+        return bytes([FORMAT]) + press.compress(packed) + press.flush()
 
     @classmethod
     def decode(cls, data: bytes) -> Record:
@@ -221,35 +229,51 @@ def _decode_saved_by(data: bytes) -> SavedBy:
     return kind.decode(), value
 
 
-def encode_value(typed: tuple[str, bytes], known: set[bytes]) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """A value as it is stored, and its chunks with their digests, except those in `known`."""
-    kind, value = typed
+def encode_value(
+    kind: str, value: bytes | SerialisedList, known: bytes
+) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """A value as it is stored, and its chunks with their digests, except those in `known`: digests, end to end."""
     # The rest stays long enough for the store to find the bytes that it has of it.
     count = max(len(value) - HEAD_BYTES - STORE_COMPRESSES_BYTES, 0) // CHUNK_BYTES
+    part = value.part if isinstance(value, SerialisedList) else lambda start, end: value[start:end]
     if not count:
-        stored = WHOLE + value
-        if len(value) < STORE_COMPRESSES_BYTES:
-            stored = min(stored, ZIPPED + zlib.compress(value), key=len)
+        whole = part(0, len(value))
+        stored = WHOLE + whole
+        if len(whole) < STORE_COMPRESSES_BYTES:
+            stored = min(stored, ZIPPED + zlib.compress(whole), key=len)
         return kind.encode() + b"\0" + stored, []
-    digests = chunk_digests(value, HEAD_BYTES, CHUNK_BYTES, count)
+    if isinstance(value, SerialisedList):
+        digests = value.chunk_digests(count)
+    else:
+        digests = chunk_digests(value, HEAD_BYTES, CHUNK_BYTES, count)
     chunks = []
-    for number in range(count):
-        digest = digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]
-        if digest not in known:
-            known.add(digest)
-            start = HEAD_BYTES + number * CHUNK_BYTES
-            chunks.append((digest, value[start : start + CHUNK_BYTES]))
-    ends = value[:HEAD_BYTES] + value[HEAD_BYTES + count * CHUNK_BYTES :]
+    if digests != known:
+        there = set(_split(known))
+        for number, digest in enumerate(_split(digests)):
+            if digest not in there:
+                there.add(digest)
+                start = HEAD_BYTES + number * CHUNK_BYTES
+                chunks.append((digest, part(start, start + CHUNK_BYTES)))
+    ends = part(0, HEAD_BYTES) + part(HEAD_BYTES + count * CHUNK_BYTES, len(value))
     return kind.encode() + b"\0" + CHUNKED + struct.pack(">I", count) + digests + ends, chunks
+
+
+def _split(digests: bytes) -> list[bytes]:
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+
+
+def joined_digests(data: bytes | None) -> bytes:
+    """The digests of the chunks of a stored value, end to end."""
+    stored = (data or b"").partition(b"\0")[2]
+    if stored[:1] != CHUNKED:
+        return b""
+    (count,) = struct.unpack_from(">I", stored, 1)
+    return stored[5 : 5 + count * DIGEST_BYTES]
 
 
 def digests_of(data: bytes | None) -> list[bytes]:
     """The digests of the chunks of a stored value."""
-    stored = (data or b"").partition(b"\0")[2]
-    if stored[:1] != CHUNKED:
-        return []
-    (count,) = struct.unpack_from(">I", stored, 1)
-    return [stored[at : at + DIGEST_BYTES] for at in range(5, 5 + count * DIGEST_BYTES, DIGEST_BYTES)]
+    return _split(joined_digests(data))
 
 
 def decode_value(data: bytes, chunk_of: Any) -> tuple[str, bytes]:

@@ -49,8 +49,11 @@ def run_name(thread_id: str) -> str:
     return name.encode("utf-8", "replace").decode()
 
 
+_JSON = json.JSONEncoder(default=str, separators=(",", ":"))
+
+
 def json_bytes(value: Any) -> bytes:
-    return json.dumps(value, default=str, separators=(",", ":")).encode()
+    return _JSON.encode(value).encode()
 
 
 def _order(version: Any) -> tuple[int, Any]:

@@ -9,7 +9,8 @@ The saver replaces SqliteSaver and PostgresSaver, for sync and async graphs:
 
 A value is the `(type, bytes)` of the serializer, verbatim. A checkpoint names the values it has, so a channel that
 did not change is not saved again. A long value names its whole chunks, so a list that grows is written from its last
-chunk on, and the store keeps equal ranges of bytes once. `_langgraph_format` has the keys and records.
+chunk on, and the store keeps equal ranges of bytes once. It is serialised from its first new item on, too
+(`_langgraph_lists`). `_langgraph_format` has the keys and records.
 
 Each checkpoint is also a frame of the run `thread/THREAD`, which `annals runs` lists; a forked thread is a fork of that
 run. The frame and the checkpoint are written together.
@@ -40,6 +41,7 @@ from langgraph.checkpoint.base import (
 )
 
 import annals
+from annals._annals import SerialisedList
 from annals._langgraph_format import (
     CHECKPOINTS,
     CHUNKS,
@@ -55,9 +57,9 @@ from annals._langgraph_format import (
     chunk_key,
     config_of,
     decode_value,
-    digests_of,
     encode_value,
     id_bytes,
+    joined_digests,
     pack,
     prefix_end,
     space_key,
@@ -68,10 +70,15 @@ from annals._langgraph_format import (
     write_key,
     write_of,
 )
+from annals._langgraph_lists import LIST_BYTES_MIN, ChannelList, ChannelLists, may_grow
 from annals._langgraph_store import AnnalsStore
 from annals._langgraph_threads import ThreadOperations, json_bytes, run_name
 
 __all__ = ["AnnalsSaver", "AnnalsStore"]
+
+# Most namespaces of threads of which a saver keeps the newest record.
+NEWEST_MAX = 1024
+
 
 def _unserialisable(value: Any, dumps: Any, path: str, above: tuple[int, ...] = ()) -> str:
     """Where in `value` the serializer fails: a path and what is there."""
@@ -119,6 +126,10 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
         self.store: annals.Store = annals.open(store) if self._owns else store
         self._space = self.store.namespace(namespace)
         self._threads: set[str] = set()
+        self._lists = ChannelLists()
+        # The record and the references of the checkpoint that was saved last in a thread's namespace: the next one's
+        # parent, which need not be decoded.
+        self._newest: dict[tuple[str, str], tuple[bytes, builtins.list[ValueRef]]] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -285,13 +296,26 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
         return decode_value(data, chunk_of)
 
     def _value_changes(
-        self, thread: str, ns: str, channel: str, saved_by: str, before: str | None, typed: tuple[str, bytes]
+        self,
+        thread: str,
+        ns: str,
+        channel: str,
+        saved_by: str,
+        before: str | None,
+        typed: tuple[str, bytes | SerialisedList],
+        kept: ChannelList | None,
     ) -> builtins.list[tuple[Any, ...]]:
         """Writes a value. Chunks that the value of checkpoint `before` names are in the store already."""
-        known: set[bytes] = set()
+        known = b""
         if before is not None:
-            known.update(digests_of(self._space.get(VALUES, value_key(thread, ns, channel, before))))
-        stored, chunks = encode_value(typed, known)
+            key = value_key(thread, ns, channel, before)
+            if kept and kept.saved_by == before and self._space.has_value(VALUES, key, kept.stored):
+                known = joined_digests(kept.stored)
+            else:
+                known = joined_digests(self._space.get(VALUES, key))
+        stored, chunks = encode_value(*typed, known)
+        if kept:
+            kept.saved_by, kept.stored = saved_by, stored
         changes: builtins.list[tuple[Any, ...]] = [
             ("put", CHUNKS, chunk_key(thread, ns, digest), chunk) for digest, chunk in chunks
         ]
@@ -367,12 +391,19 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
                 saver = earlier[named]
                 refs.append((*named, parent if saver == "" else saver))
             elif channel in values:
-                typed = (serialised or {}).get(channel) or self._dumps(values[channel], f"$.{channel}")
-                if len(typed[1]) <= INLINE_BYTES:
-                    refs.append((*named, typed))
+                kept = None
+                if serialised and channel in serialised:
+                    typed: tuple[str, bytes | SerialisedList] = serialised[channel]
+                else:
+                    typed, kept = self._dumps_channel((thread, ns, channel), values[channel])
+                kind, data = typed
+                if isinstance(data, bytes) and len(data) <= INLINE_BYTES:
+                    refs.append((*named, (kind, data)))
                     continue
-                before = latest.get(channel)
-                changes += self._value_changes(thread, ns, channel, saved_by or checkpoint_id, before, typed)
+                name, before = saved_by or checkpoint_id, latest.get(channel)
+                changes += self._value_changes(thread, ns, channel, name, before, typed, kept)
+                if kept:
+                    self._lists.give((thread, ns, channel), kept)
                 refs.append((*named, saved_by))
             else:
                 refs.append((*named, None))
@@ -381,7 +412,11 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
         )
         if thread not in self._threads and self._space.get(THREADS, text(thread)) is None:
             changes.append(("put", THREADS, text(thread), checkpoint["ts"].encode()))
-        changes.append(("put", CHECKPOINTS, key, record.encode()))
+        encoded = record.encode()
+        changes.append(("put", CHECKPOINTS, key, encoded))
+        if len(self._newest) >= NEWEST_MAX:
+            self._newest.clear()
+        self._newest[thread, ns] = encoded, refs
         # Short, because each checkpoint has it: the record has the rest.
         shown = {"step": metadata.get("step")}
         if metadata.get("source") != "loop":
@@ -391,16 +426,40 @@ class AnnalsSaver(ThreadOperations, BaseCheckpointSaver[str]):
         changes.append(("note", run_name(thread), checkpoint_id, json_bytes(shown), json_bytes(sorted(new_versions))))
         return changes
 
+    def _dumps_channel(
+        self, channel: tuple[str, str, str], value: Any
+    ) -> tuple[tuple[str, bytes | SerialisedList], ChannelList | None]:
+        """Type and bytes of a channel's value; a long list comes with what it leaves for the next put."""
+        path = f"$.{channel[-1]}"
+        if not may_grow(value, self.serde):
+            return self._dumps(value, path), None
+        kept = self._lists.take(channel)
+        if kept is None:
+            typed = self._dumps(value, path)
+            return typed, ChannelList() if len(typed[1]) >= LIST_BYTES_MIN else None
+        try:
+            is_packed = kept.dumps(value, self.serde.dumps_typed)
+        except Exception:  # noqa: BLE001 - the whole value fails as well, and its error has the path
+            is_packed = False
+        if not is_packed or len(kept.serialised) < LIST_BYTES_MIN:
+            return self._dumps(value, path), None
+        return ("msgpack", kept.serialised), kept
+
     def _dumps(self, value: Any, path: str) -> tuple[str, bytes]:
         try:
-            return self.serde.dumps_typed(value)
+            kind, data = self.serde.dumps_typed(value)
+            # The serializer gives a bytearray as it is.
+            return kind, bytes(data)
         except Exception as error:
             place = _unserialisable(value, self.serde.dumps_typed, path)
             raise annals.Invalid(f"the state cannot be saved: {place} cannot be serialised ({error})") from error
 
     def _refs(self, thread: str, ns: str, checkpoint_id: str) -> builtins.list[ValueRef]:
         data = self._space.get(CHECKPOINTS, checkpoint_key(thread, ns, checkpoint_id))
-        return [] if data is None else Record.decode(data).refs
+        if data is None:
+            return []
+        encoded, refs = self._newest.get((thread, ns), (b"", []))
+        return refs if data == encoded else Record.decode(data).refs
 
     def put_writes(
         self,

@@ -82,25 +82,17 @@ impl StoreHandle {
         }
     }
 
-    /// The store, held by this process or open for reading.
-    ///
-    /// # Errors
-    /// As [`StoreHandle::source`]; `Locked` with the process that holds it.
-    pub(crate) fn store(&self) -> annals::Result<Store> {
-        match self.source()? {
-            StoreSource::Shared(keys) => keys.hold(),
-            StoreSource::ReadOnly(store) => Ok(store.clone()),
-        }
-    }
-
     /// The store for reading: if another process holds it, a view of it from now.
     ///
     /// # Errors
     /// As [`StoreHandle::source`] and [`Store::open_read_only`].
     pub(crate) fn readable(&self) -> annals::Result<Store> {
-        match self.store() {
-            Err(error) if error.kind() == ErrorKind::Locked => Store::open_read_only(&self.path),
-            other => other,
+        match self.source()? {
+            StoreSource::ReadOnly(store) => Ok(store.clone()),
+            StoreSource::Shared(keys) => match keys.hold() {
+                Err(error) if error.kind() == ErrorKind::Locked => Store::open_read_only(&self.path),
+                other => other,
+            },
         }
     }
 

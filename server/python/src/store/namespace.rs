@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use annals::{Namespace, RunSpec, kv::ScanRange};
-use annals_daemon::{KeyChange, KeyRange, SharedRun};
+use annals_daemon::{KeyChange, KeyRange};
 use annals_memory::{Identity, MemoryQuery};
+use annals_proxy::destination::ForkPoint;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString};
@@ -74,10 +75,6 @@ impl PyNamespace {
         Ok(namespace)
     }
 
-    fn engine(&self) -> annals::Result<Namespace> {
-        self.handle.store()?.namespace(&self.name)
-    }
-
     fn reader(&self) -> annals::Result<Namespace> {
         self.handle.readable()?.namespace(&self.name)
     }
@@ -114,6 +111,18 @@ impl PyNamespace {
         let key = bytes_of(key)?;
         let value = py.detach(|| self.get_value(keyspace, &key)).map_err(to_py)?;
         Ok(value.map(|value| PyBytes::new(py, &value)))
+    }
+
+    /// Whether a key has this value. Long values are not read if this process holds the store.
+    fn has_value(
+        &self,
+        py: Python<'_>,
+        keyspace: &str,
+        key: &Bound<'_, PyBytes>,
+        value: &Bound<'_, PyBytes>,
+    ) -> PyResult<bool> {
+        let (key, value) = (key.as_bytes(), value.as_bytes());
+        py.detach(|| self.handle.shared()?.has_value(&self.name, keyspace, key, value)).map_err(to_py)
     }
 
     /// Sets a key. The value is on disk when this returns.
@@ -195,14 +204,17 @@ impl PyNamespace {
     /// Begins a run that shares another run's frames up to frame `at`; with `edit` it records `at` anew.
     #[pyo3(signature = (run, at, name, *, edit = false))]
     fn fork(&self, py: Python<'_>, run: &str, at: u32, name: &str, edit: bool) -> PyResult<PyRun> {
-        let fork = py.detach(|| self.engine()?.fork(run, at, edit, RunSpec::new(name))).map_err(to_py)?;
-        Ok(PyRun::new(&self.handle, &self.name, SharedRun::Local(Arc::new(fork))))
+        let from = ForkPoint { run, at, edit };
+        let fork = py
+            .detach(|| self.handle.shared()?.fork_run(&self.name, from, &RunSpec::new(name)))
+            .map_err(to_py)?;
+        Ok(PyRun::new(&self.handle, &self.name, fork))
     }
 
     /// Takes up a run again that is open or abandoned.
     fn resume_run(&self, py: Python<'_>, name: &str) -> PyResult<PyRun> {
-        let resumed = py.detach(|| self.engine()?.resume_run(name)).map_err(to_py)?;
-        Ok(PyRun::new(&self.handle, &self.name, SharedRun::Local(resumed.run)))
+        let run = py.detach(|| self.handle.shared()?.resume_run(&self.name, name)).map_err(to_py)?;
+        Ok(PyRun::new(&self.handle, &self.name, run))
     }
 
     /// A recorded run.

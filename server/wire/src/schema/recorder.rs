@@ -17,9 +17,9 @@ pub enum RecorderCommand {
     /// with frame `seq` (BEGIN) or up to the frame before it (EDIT). The options are those of RUN.BEGIN without REPLACE.
     /// `RUN.FORK run@seq END NAMESPACE namespace NAME name OPTIONS`: +OK; the run ends at once; needs no `STORE.USE`.
     ForkRun,
-    /// `RUN.RESUME name token`: resumes a run that this recorder began before its connection ended. Replies with a
-    /// text with spaces: the number of frames, the status, and for each unfinished frame its number and the length
-    /// of its output in the store.
+    /// `RUN.RESUME name [token]`: resumes a run that this recorder began before its connection ended; without the
+    /// token, a run of any recorder, if no connection records it. Replies with a text with spaces: the number of
+    /// frames, the status, and for each unfinished frame its number and the length of its output in the store.
     ResumeRun,
     /// `RUN.SNAPSHOT run state`: stores a state after the last frame; replies with that frame's number.
     SnapshotRun,
