@@ -195,7 +195,8 @@ fn search_by_meaning_finds_remembered_runs() {
     let bench = imported();
     assert!(bench.run("search --meaning mortgage").failed(4).contains("runs without an entry in memory"));
     let run = |id: &str, question: &str, answer: &str| {
-        let messages = json!([{ "role": "user", "content": question }, { "role": "assistant", "content": answer }]);
+        let messages =
+            json!([{ "role": "user", "content": question }, { "role": "assistant", "content": answer }]);
         json!({ "id": id, "messages": messages }).to_string()
     };
     for (tenant, line) in [

@@ -32,8 +32,9 @@ pub(super) fn run_of_key(key: &[u8]) -> Option<&[u8]> {
     let id = key.iter().position(|byte| *byte == 0)? + 1;
     key.get(id..)?.strip_prefix(RUN_ID)?;
     let frame = key.iter().rposition(|byte| *byte == b'@').filter(|at| *at >= id);
-    let is_number =
-        |at: &usize| key.get(at + 1..).is_some_and(|seq| !seq.is_empty() && seq.iter().all(u8::is_ascii_digit));
+    let is_number = |at: &usize| {
+        key.get(at + 1..).is_some_and(|seq| !seq.is_empty() && seq.iter().all(u8::is_ascii_digit))
+    };
     frame.filter(is_number).map_or(Some(key), |at| key.get(..at))
 }
 
@@ -86,12 +87,7 @@ impl Memory {
     /// # Errors
     /// `Invalid` if nothing was found, and all vectors of the namespace are of another embedder, which the error names, or of
     /// another length; the embedder's errors; `Damaged`, `Unavailable`.
-    pub fn recall_runs(
-        &self,
-        question: &str,
-        with: &dyn Embedder,
-        run_max: usize,
-    ) -> Result<Vec<MemoryHit>> {
+    pub fn recall_runs(&self, question: &str, with: &dyn Embedder, run_max: usize) -> Result<Vec<MemoryHit>> {
         let Some(vector) = embed_one(question.trim(), with)? else { return Ok(Vec::new()) };
         let found = match with.id() == WordEmbedder::ID {
             true => self.runs_by_words(&QuestionTerms::parse(question), run_max)?,

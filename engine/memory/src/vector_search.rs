@@ -7,9 +7,9 @@
 
 use std::collections::HashSet;
 
+use super::embedder::Embedder;
 use super::operations::{embedder_mismatch, entry_key, has_tier, identity_of_key, key_prefix};
 use super::rank::{rank, resolve_source};
-use super::embedder::Embedder;
 use super::recall::{RANKED_EACH, RANKED_MIN};
 use super::run_recall::{best_of_runs, run_of_key};
 use super::*;

@@ -67,27 +67,23 @@ class SearchView {
 
   /// Runs with a question that is near to the one that was asked.
   drawRuns({ hits, embedder }) {
-    const most = hits.length === 100 ? "the best 100 runs" : plural(hits.length, "run");
-    const compared = `compared by ${visibleText(embedder)}`;
-    replace(this.count, hits.length ? `${most}, ${compared}` : `No question of a run is near to this; ${compared}`,
-      embedder === "annals-words-1" && ", which compares words and word stems. ANNALS_EMBEDDINGS_URL names an embedder that compares meanings");
-    const address = (run, seq) => `${visibleText(run)}@${seq}`;
-    const score = (of) => h("span", { class: "dim", title: "the score of the embedder" }, of.score.toFixed(2));
+    const found = hits.length === 0 ? "No question of a run is near to this." : hits.length === 100 ? "The best 100 runs." : `${plural(hits.length, "run")}.`;
+    const built = "the built-in embedder: it compares words and their stems. ANNALS_EMBEDDINGS_URL names an embedder that compares meanings.";
+    this.count.textContent = `${found} Compared by ${visibleText(embedder)}${embedder === "annals-words-1" ? `, ${built}` : "."}`;
+    const place = (run, seq, isGone, text, properties) => (isGone ? h("span", { class: "mono", tabindex: "-1", ...properties }, text) : h("a", { href: routeHash(["run", run, String(seq)]), class: "mono", ...properties }, text));
+    const fact = (text, title) => h("span", { class: "dim", title }, text);
+    const said = (label, ...content) => [h("dt", {}, label), h("dd", { class: "mono", dir: "auto" }, content)];
     replace(this.list, hits.map((hit, index) => h("li", {},
       h("div", {},
-        hit.gone
-          ? h("span", { class: "mono", tabindex: "-1", "data-index": index }, address(hit.run, hit.seq))
-          : h("a", { href: routeHash(["run", hit.run, String(hit.seq)]), class: "mono", "data-index": index }, address(hit.run, hit.seq)),
+        place(hit.run, hit.seq, hit.gone, `${visibleText(hit.run)}@${hit.seq}`, { "data-index": index }),
         hit.status === "failed" && h("span", { class: "failed" }, "F failed"),
-        hit.gone && h("span", { class: "flagged", title: "The run was dropped or replaced. Its memory outlives it." }, "gone: only its memory is left"),
-        hit.what_if && h("span", { class: "dim", title: "a fork, or a run with a call that the cache answered" }, "what-if"),
-        h("span", { class: "dim", title: "tenant, principal, conversation" }, visibleText(hit.identity)),
-        hit.ended_ms != null && h("span", { class: "dim", title: timeText(hit.ended_ms * 1e6) }, `${ageText(hit.ended_ms * 1e6)} ago`),
-        score(hit)),
-      h("p", { dir: "auto" }, hit.question),
-      h("p", { class: "dim", dir: "auto" }, hit.answer),
-      hit.others.length > 0 && h("p", { class: "others" }, h("span", { class: "dim" }, "also in this run"), hit.others.map((other) => h("span", {},
-        hit.gone ? h("span", { class: "mono" }, `@${other.seq}`) : h("a", { href: routeHash(["run", hit.run, String(other.seq)]), class: "mono" }, `@${other.seq}`), " ", h("bdi", {}, other.question.replace(/\s+/g, " ")), " ", score(other)))))));
+        hit.gone && h("span", { title: "The run was dropped or replaced. Its memory outlives it." }, "gone: only its memory is left"),
+        hit.what_if && fact("what-if", "a fork, or a run with a call that the cache answered"),
+        fact(`score ${hit.score.toFixed(2)}`, "how near the question is, by the embedder"),
+        fact(`of ${visibleText(hit.identity)}`, "whose memory: tenant, principal, conversation"),
+        hit.ended_ms != null && fact(`${ageText(hit.ended_ms * 1e6)} ago`, timeText(hit.ended_ms * 1e6))),
+      h("dl", {}, said("question", hit.question), said("answer", hit.answer),
+        hit.others.map((other) => said("also", place(hit.run, other.seq, hit.gone, `@${other.seq}`), " ", h("bdi", {}, other.question.replace(/\s+/g, " ")), " ", fact(other.score.toFixed(2), "score")))))));
   }
 
   drawFrames({ hits, is_whole: isWhole, gaps }) {

@@ -60,7 +60,12 @@ fn named(hits: &[MemoryHit]) -> Vec<String> {
 fn runs_of_all_tenants_are_found_and_nothing_else() {
     let bench = RunMemoryBench::new();
     bench.run("loan", &identity("bank", "a"), &["Why was the mortgage rejected?"], &WordEmbedder);
-    bench.run("house", &identity("agency", "b"), &["Was the mortgage for the house rejected?"], &WordEmbedder);
+    bench.run(
+        "house",
+        &identity("agency", "b"),
+        &["Was the mortgage for the house rejected?"],
+        &WordEmbedder,
+    );
     bench.run("plain", &Identity::default(), &["The mortgage was rejected again"], &WordEmbedder);
     bench.run("cat", &identity("vet", "c"), &["Which vaccine does the cat need?"], &WordEmbedder);
     let by_hand = r#"{"id":"snap-1","value":{"query":"Why was the mortgage rejected?"}}"#;
@@ -144,7 +149,8 @@ fn recall_of_runs_leaves_no_trace() {
     bench.run("far", &whose, &["Why was the mortgage rejected?"], &LetterCountEmbedder("letters", 8));
     let before = bench.space.store().seqno();
     assert_eq!(bench.found("mortgage rejected").len(), 1);
-    let far = bench.memory.recall_runs("mortgage rejected why", &LetterCountEmbedder("letters", 8), 9).unwrap();
+    let far =
+        bench.memory.recall_runs("mortgage rejected why", &LetterCountEmbedder("letters", 8), 9).unwrap();
     assert_eq!(far.len(), 1);
     assert_eq!(bench.space.store().seqno(), before);
     assert!(bench.memory.recently_recalled(&whose).unwrap().is_empty());

@@ -110,7 +110,10 @@ fn search_by_meaning_crosses_tenants_for_readers_of_runs() {
     let question = "run.search|why was the mortgage rejected|by|meaning";
     let found = owner.mem(question);
     assert!(found.contains(r#""run":"loan""#) && found.contains(r#""run":"house""#), "{found}");
-    assert!(found.contains(r#""seq":3"#) && found.contains(r#""gone":true"#), "no such run is stored: {found}");
+    assert!(
+        found.contains(r#""seq":3"#) && found.contains(r#""gone":true"#),
+        "no such run is stored: {found}"
+    );
     let one = owner.mem("run.search|mortgage rejected|count|1|by|meaning");
     assert_eq!(one.matches(r#""run":"#).count(), 1, "{one}");
     assert!(owner.mem("run.search|mortgage|by|words").contains(r#""is_whole":true"#));

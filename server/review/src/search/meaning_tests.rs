@@ -77,7 +77,10 @@ fn runs_of_several_tenants_are_found_by_their_questions() {
     assert_eq!(answer.embedder, "annals-words-1");
     let [hit] = answer.hits.as_slice() else { panic!("{answer:?}") };
     assert_eq!((&*hit.run, hit.best.seq, &*hit.identity), ("loan", 1, "bank/_/_"));
-    assert_eq!((&*hit.best.question, &*hit.best.answer), ("Why was the mortgage rejected?", "The credit is low."));
+    assert_eq!(
+        (&*hit.best.question, &*hit.best.answer),
+        ("Why was the mortgage rejected?", "The credit is low.")
+    );
     assert_eq!((hit.status.as_deref(), hit.gone, hit.what_if), (Some("ok"), false, false));
     let json: Value = serde_json::to_value(hit).unwrap();
     assert_eq!((&json["seq"], &json["others"]), (&json!(1), &json!([])));
