@@ -209,7 +209,7 @@ fn search_by_meaning_finds_remembered_runs() {
     let hits = bench.run("search --meaning why was a mortgage rejected --json").json();
     assert_eq!((hits.len(), &hits[0]["run"], &hits[0]["gone"]), (1, &json!("loan"), &json!(false)));
     let text = bench.run("search --meaning mortgage rejected").text();
-    assert!(text.starts_with("loan@1  bank/_/_  1.00\n    Why was the mortgage"), "{text}");
+    assert!(text.starts_with("loan@2  bank/_/_  1.00\n    Why was the mortgage"), "{text}");
     assert!(text.ends_with("\n    > The credit is low.\n"), "{text}");
     let shown = bench.run("search --meaning mortgage rejected --as safe").text();
     assert!(shown.contains("[email:") && !shown.contains("ada@"), "{shown}");
