@@ -193,7 +193,7 @@ fn search_finds_what_was_said() {
 #[test]
 fn search_by_meaning_finds_remembered_runs() {
     let bench = imported();
-    assert!(bench.run("search --meaning mortgage").failed(4).contains("runs without an entry in memory"));
+    assert!(bench.run("search --meaning mortgage").failed(4).contains("no question of a run"));
     let run = |id: &str, question: &str, answer: &str| {
         let messages =
             json!([{ "role": "user", "content": question }, { "role": "assistant", "content": answer }]);
