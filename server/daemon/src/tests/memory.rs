@@ -120,7 +120,7 @@ fn search_by_meaning_crosses_tenants_for_readers_of_runs() {
     for wrong in ["by", "by|vectors", "by|meaning|by|words", "count|x|by|meaning"] {
         assert!(owner.mem(&format!("run.search|mortgage|{wrong}")).starts_with("-ERR"), "{wrong}");
     }
-    let mut of = |rights: Rights| {
+    let of = |rights: Rights| {
         let mut grant = bench.daemon.owner().unwrap();
         grant.rights = rights;
         bench.client_with(Some(grant)).mem(question)
