@@ -211,8 +211,9 @@ fn search_by_meaning_finds_remembered_runs() {
     let text = bench.run("search --meaning mortgage rejected").text();
     assert!(text.starts_with("loan@2  bank/_/_  1.00\n    Why was the mortgage"), "{text}");
     assert!(text.ends_with("\n    > The credit is low.\n"), "{text}");
-    let shown = bench.run("search --meaning mortgage rejected --as safe").text();
-    assert!(shown.contains("[email:") && !shown.contains("ada@"), "{shown}");
+    let shown = bench.run("search --meaning mortgage rejected --as safe");
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(text.contains("[email:") && !text.contains("ada@"), "{shown:?}");
     let hidden = bench.run("search --meaning ada@example.org --as safe");
     assert!(hidden.code == 4 && hidden.stderr.contains("no question of a run"), "{hidden:?}");
     bench.run("search --meaning mortgage --rebuild").failed(2);
