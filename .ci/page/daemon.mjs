@@ -12,7 +12,18 @@ export class Daemon {
   static async start(...options) {
     const daemon = Daemon.empty();
     daemon.cli('import', '--format', 'chat', '--id', '{task_id}-{trial}', '--status-from', 'reward', process.env.PAGE_RUNS);
+    daemon.remember('bank', ['loan-7', 0, 'Why was the mortgage for 14 Elm Street rejected? <img src=x onerror="window.hacked=1">', 'The credit score of 580 is below the floor of 600. A second applicant would change that.',
+      'May a rejected mortgage be asked for again, and when?', 'After three months, or once the score is above 600.']);
+    daemon.remember('agency', ['house-2', 1, 'Was the mortgage of the buyer rejected by the bank?', 'Yes, on Tuesday. The seller was told.'], ['viewing-9', 1, 'When can I see the flat in Harbour Road?', 'On Friday at four.']);
     return daemon.serve(...options);
+  }
+
+  /// Imports runs of a tenant, each a name, a reward, questions and answers, into its memory too.
+  remember(tenant, ...runs) {
+    const file = join(this.folder, 'remembered.jsonl');
+    const turn = (content, at) => ({ role: at % 2 ? 'assistant' : 'user', content });
+    writeFileSync(file, runs.map(([id, reward, ...turns]) => JSON.stringify({ id, reward, messages: turns.map(turn) })).join('\n'));
+    this.cli('import', '--format', 'chat', '--status-from', 'reward', '--remember', '--tenant', tenant, file);
   }
 
   /// A daemon with this many small runs.
@@ -214,6 +225,10 @@ export async function fill(daemon) {
     await daemon.frame('long', call(big, { role: 'assistant', content: `Answer ${at}` }));
   }
   await daemon.end('long');
+
+  // The memory of a run that is gone.
+  await daemon.ask('POST', '/v1/memory/entries', { entries: [{ id: 'run-old-3', createdAt: Date.now() - 40 * 86400e3, metadata: { run: 'old-3', frame: 1, status: 'ok' },
+    value: { query: 'Mortgage rejected for a missing payslip: why was it not asked for?', finalContent: 'The form lists payslips as optional. It should not.' } }], embed: true, tenant: 'broker' });
 
   // Memories of two conversations, and sessions that one of them misled.
   const remember = (id, query, finalContent, conversation, toolCalls = []) => daemon.ask('POST', '/v1/memory/entries', {

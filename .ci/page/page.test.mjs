@@ -138,6 +138,58 @@ quick('text is found in its frame', async () => {
   await done(page);
 });
 
+quick('runs are found by the meaning of their questions', async () => {
+  const page = await opened('#/runs');
+  await page.keyboard.press('m');
+  await page.keyboard.type('why was the mortgage rejected?');
+  await page.keyboard.press('Enter');
+  await page.waitForSelector('.hits li');
+  assert.ok(page.url().endsWith('#/search?by=meaning&q=why+was+the+mortgage+rejected%3F'), page.url());
+  const hits = await page.locator('.hits li').allTextContents();
+  assert.equal(hits.length, 3, hits.join('\n'));
+  const of = (run) => hits.find((text) => text.startsWith(run));
+  assert.match(of('loan-7'), /loan-7@2.*F failed.*of bank\/_\/_.*Why was the mortgage.*The credit.*also@4/s);
+  assert.match(of('house-2'), /agency\/_\/_/);
+  // Its frames are gone: a link would lead nowhere.
+  assert.match(of('old-3'), /gone: only its memory is left/);
+  assert.equal(await page.locator('.hits li:has-text("old-3") a').count(), 0);
+  assert.match(await page.textContent('[role=status]'), /3 runs\. Compared by annals-words-1, the built-in/);
+  assert.match(await page.textContent('.limits'), /without an entry in memory.*--no-memory.*of another embedder are not compared/);
+  // Recorded text stays text.
+  assert.equal(await page.evaluate(() => document.querySelectorAll('main script, main img').length), 0);
+  await accessible(page, 'search by meaning');
+  await page.keyboard.press('Escape');
+  await page.keyboard.press('j');
+  await page.keyboard.press('m');
+  await page.waitForFunction(() => location.hash === '#/search?q=why+was+the+mortgage+rejected%3F');
+  await page.waitForSelector('nav.ways a[aria-current]:has-text("words")');
+  await page.click('nav.ways a:has-text("meaning")');
+  await page.waitForSelector('.hits li:has-text("loan-7")');
+  await page.keyboard.press('j');
+  await page.keyboard.press('Enter');
+  await page.waitForSelector('.frame h1');
+  await page.goto(`${daemon.base}#/search?by=meaning&q=xylophone`);
+  await page.waitForSelector('[role=status]:has-text("No question of a run is near to this")');
+  await shot(page, 'meaning-none');
+  await page.goto(`${daemon.base}#/search?by=meaning`);
+  await page.waitForSelector('[role=status]:has-text("Finds runs by the questions")');
+  await done(page);
+});
+
+/// Entries of one embedder cannot be compared with a question of another.
+quick('error of another embedder stands in the search and names both', async () => {
+  const page = await opened('#/search');
+  const detail = 'the question\'s vector is of the embedder "letters", but the stored entries are of "annals-words-1"';
+  await page.route('**/v1/search?**', (route) => route.fulfill({ status: 400, contentType: 'application/problem+json', body: JSON.stringify({ code: 'ERR', detail }) }));
+  await page.goto(`${daemon.base}#/search?by=meaning&q=mortgage`);
+  await page.waitForSelector('.hits [role=alert]');
+  assert.equal(await page.textContent('.hits [role=alert]'), detail);
+  assert.equal(await page.inputValue('input[name=q]'), 'mortgage');
+  await shot(page, 'meaning-mismatch');
+  page.problems = page.problems.filter((text) => !text.includes('status of 400'));
+  await done(page);
+});
+
 quick('redacted reader sees a banner and no raw content', async () => {
   const page = await tab();
   await page.goto(`${daemon.base}#/run/timed/1`);
@@ -156,7 +208,8 @@ const VIEWS = [
   ['run', '#/run/timed/4', /as before.*SK1472.*Answer/s], ['run-failed', '#/run/timed', /Failed: search answered: upstream timed out after 5 s/],
   ['raw', '#/run/timed/4?raw=request', /"model":"gpt-4o"/], ['compare', '#/compare/timed/fork-4', /differ.*the same in both|only in the/s], ['forks', '#/forks/timed', /99 forks.*fork-1 /s],
   ['memory', '#/memory?q=May%20the%20basic%20economy%20reservation%20ZFA04Y%20be%20cancelled%3F&tenant=airline', /airline\/_\/zfa04y.*what a prompt would get/s], ['decisions', '#/decisions', /Keep the ledger/], ['decision', `#/decisions?id=${decision}`, /Read the load.*2 inputs converge/s],
-  ['search', '#/search?q=book%20me%20a%20flight', /as it stands.*Book me a flight to Oslo/s], ['lessons', '#/lessons', /test_failure.*airline\/_\/k1nw8n\/turn-2.*refund-5/s], ['store', '#/store', /bodies of frames.*ledger root/s],
+  ['search', '#/search?q=book%20me%20a%20flight', /as it stands.*Book me a flight to Oslo/s],
+  ['meaning', '#/search?by=meaning&q=why%20was%20the%20mortgage%20rejected%3F', /loan-7@2.*also@4.*gone: only its memory/s], ['lessons', '#/lessons', /test_failure.*airline\/_\/k1nw8n\/turn-2.*refund-5/s], ['store', '#/store', /bodies of frames.*ledger root/s],
   ['hostile', `#/run/${encodeURIComponent(`hostile <script> ${'\u202e'}txt`)}/1`, /<script>window/], ['gone', '#/run/none', /No such run/],
 ];
 

@@ -8,6 +8,9 @@
 //! writes ENTRIES entries to a daemon (`annals serve`), one in each `MEM.PUT ... EMBED`, over so many connections with up to
 //! 64 commands in flight each, then asks.
 //!
+//! `... -- --tenants TENANTS ENTRIES`
+//! writes ENTRIES entries of recorded runs, spread over TENANTS tenants, and asks for the best 20 runs of all of them.
+//!
 //! Entries are made up: 60 words of a vocabulary of 20,000, frequent words more often than rare ones, an id of their own, and
 //! a tool call. A seed makes them, so every run writes the same.
 
@@ -144,6 +147,50 @@ fn measure_engine(entries: usize) -> CostsResult<()> {
     Ok(())
 }
 
+/// Runs that `annals search --meaning` reads for its 20 hits.
+const RUNS_READ: usize = 80;
+
+fn measure_tenants(tenants: usize, entries: usize) -> CostsResult<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("store");
+    let options = || Options { durability: Durability::Process, ..Options::default() };
+    let store = Store::open_with(&path, options())?;
+    let memory = Memory::open(&store.namespace("default")?)?;
+    for tenant in 0..tenants {
+        let whose = Identity { tenant: Some(format!("t{tenant}")), ..Identity::default() };
+        let texts: Vec<String> = (tenant..entries)
+            .step_by(tenants)
+            .map(|number| {
+                let run = format!("{{\"metadata\":{{\"run\":\"e{number}\",\"frame\":1}},\"id\":\"run-");
+                entry(number).replacen("{\"id\":\"", &run, 1)
+            })
+            .collect();
+        for some in texts.chunks(BATCH) {
+            let some: Vec<&str> = some.iter().map(String::as_str).collect();
+            if let (_, Some(waiting)) = memory.submit_remember(&whose, &some, &WordEmbedder)? {
+                waiting.wait()?;
+            }
+        }
+    }
+    drop(memory);
+    store.close()?;
+    let store = Store::open_with(&path, options())?;
+    let memory = Memory::open(&store.namespace("default")?)?;
+    let (mut took, mut answered) = (Vec::new(), 0);
+    for number in 0..QUESTIONS {
+        let text = question(number, entries);
+        let began = Instant::now();
+        let found = memory.recall_runs(&text, &WordEmbedder, RUNS_READ)?;
+        took.push(began.elapsed().as_secs_f64() * 1e3);
+        answered += usize::from(!found.is_empty());
+    }
+    println!("{entries} entries of {tenants} tenants, the first question: {:.2} ms", took[0]);
+    print_times("  all", took, answered);
+    drop(memory);
+    store.close()?;
+    Ok(())
+}
+
 fn command(words: &[&str]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -250,6 +297,11 @@ fn main() -> CostsResult<()> {
         && option == "--resp"
     {
         return measure_resp(address, connections.parse()?, entries.parse()?);
+    }
+    if let [option, tenants, entries] = arguments.as_slice()
+        && option == "--tenants"
+    {
+        return measure_tenants(tenants.parse()?, entries.parse()?);
     }
     let counts: Vec<usize> = arguments.iter().map(|count| count.parse()).collect::<Result<_, _>>()?;
     let counts = if counts.is_empty() { vec![1000, 10_000, 100_000] } else { counts };

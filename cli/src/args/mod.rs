@@ -98,7 +98,7 @@ pub(crate) enum Verb {
     /// List runs, newest first, with duration, tokens, cost and model
     #[command(visible_alias = "ls")]
     Runs(RunsArgs),
-    /// Find frames by what was said in them
+    /// Find frames by what was said in them, or runs by what they were asked
     Search(SearchArgs),
     /// Show a run, or one of its frames
     Show(ShowArgs),

@@ -52,9 +52,12 @@ pub(crate) struct SearchArgs {
     /// What to look for; several words are one question
     #[arg(required = true, value_name = "TEXT")]
     pub(crate) text: Vec<String>,
-    /// Show at most N frames, up to 100 [default: 20]
+    /// Show at most N hits, up to 100 [default: 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) count: Option<u8>,
+    /// Find runs with a question near to TEXT, in the memories of all tenants
+    #[arg(long, conflicts_with = "rebuild")]
+    pub(crate) meaning: bool,
     /// Make the index again before the search
     #[arg(long)]
     pub(crate) rebuild: bool,
@@ -66,7 +69,9 @@ const SEARCH_HELP: &str = "\
 Finds messages, answers, arguments and results of tools, and bodies that are text. Frames that hold the text as it stands \
 come first, then frames that hold most of its words or similar ones. A text that requests repeat is found in the \
 first of them.
-The first search indexes all frames, later ones the frames that came since. Recording is not slowed down.";
+The first search indexes all frames, later ones the frames that came since. Recording is not slowed down.
+With --meaning, the questions in agents' memory are compared, by the embedder that ANNALS_EMBEDDINGS_URL names or by the \
+built-in one. Runs without an entry in memory are not found (docs/run-memory.md).";
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which"))]

@@ -8,6 +8,8 @@ use annals_memory::{
     Definition, Embedder, HitWeights, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions,
     TrainingFormat,
 };
+use annals_server::profiles::Redactor;
+use annals_server::search::{MeaningAnswer, find_by_meaning};
 use annals_server::{AskOutcome, ConfiguredEmbedder, EmbeddingsOptions, RememberOutcome};
 
 use super::failures::engine_failure;
@@ -122,14 +124,21 @@ impl StoreAccess {
         });
         let weights = weights.as_ref().map(|weights| weights as &dyn HitWeights);
         let wanted = &MemoryQuery { weights, ..wanted.clone() };
-        memory.recall(whose, question, &with, wanted).map_err(|error| match error.kind() {
-            _ if with.has_failed() => embedder_failure(error),
-            ErrorKind::Invalid => {
-                let hint = "docs/memory.md explains recall and how ANNALS_EMBEDDINGS_URL names an embedder";
-                Failure::failed(error, hint)
-            }
-            _ => engine_failure(error),
-        })
+        memory.recall(whose, question, &with, wanted).map_err(|error| recall_failure(error, &with))
+    }
+
+    /// Finds runs with a question near to this one, in the memories of all tenants.
+    pub(crate) fn search_by_meaning(
+        &self,
+        question: &str,
+        by: Option<&Redactor>,
+        count: usize,
+    ) -> CliResult<MeaningAnswer> {
+        // Without a namespace the embedder caches no vectors, so that a read writes nothing.
+        let with = Watched::new(ConfiguredEmbedder::from_environment(None).map_err(embedder_failure)?);
+        let Some(memory) = self.memory()? else { return Ok(MeaningAnswer::default()) };
+        find_by_meaning(&self.namespace()?, &memory, question, &with, by, count)
+            .map_err(|error| recall_failure(error, &with))
     }
 
     /// Calls `each` with every training line, until it fails.
@@ -152,6 +161,17 @@ impl StoreAccess {
             Some(failure) => Err(failure),
             None => given.map(drop).map_err(engine_failure),
         }
+    }
+}
+
+fn recall_failure(error: Error, with: &Watched) -> Failure {
+    match error.kind() {
+        _ if with.has_failed() => embedder_failure(error),
+        ErrorKind::Invalid => {
+            let hint = "docs/memory.md explains recall and how ANNALS_EMBEDDINGS_URL names an embedder";
+            Failure::failed(error, hint)
+        }
+        _ => engine_failure(error),
     }
 }
 

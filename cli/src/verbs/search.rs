@@ -1,6 +1,7 @@
-//! `annals search`: finds frames by what was said in them.
+//! `annals search`: finds frames by what was said in them, and runs by what they were asked.
 
-use annals_server::search::{SearchAnswer, SearchHit};
+use annals_server::profiles::Redactor;
+use annals_server::search::{RunHit, SearchAnswer, SearchHit};
 
 use crate::args::{GlobalArgs, SearchArgs};
 use crate::failure::{CliResult, Failure};
@@ -18,6 +19,10 @@ pub(super) fn run(global: &GlobalArgs, args: &SearchArgs, out: &mut CliOutput) -
     let redactor = profiles::redactor(global, &args.reader)?;
     // Read first, so that a wrong store or namespace is reported as by other verbs.
     super::open_to_read(global)?.check_namespace()?;
+    let count = args.count.map_or(HITS_DEFAULT, usize::from);
+    if args.meaning {
+        return by_meaning(global, &question, redactor.as_ref(), count, out);
+    }
     let mut is_told = false;
     let mut progress = || {
         if !std::mem::replace(&mut is_told, true) {
@@ -33,7 +38,6 @@ pub(super) fn run(global: &GlobalArgs, args: &SearchArgs, out: &mut CliOutput) -
     };
     let door = super::open_to_read(global)?;
     door.refresh()?;
-    let count = args.count.map_or(HITS_DEFAULT, usize::from);
     let answer = door.search(&question, redactor.as_ref(), count, not_indexed.is_none())?;
     profiles::print_redaction_note(redactor.as_ref());
     for hit in &answer.hits {
@@ -54,6 +58,44 @@ pub(super) fn run(global: &GlobalArgs, args: &SearchArgs, out: &mut CliOutput) -
         )),
         _ => Ok(()),
     }
+}
+
+fn by_meaning(
+    global: &GlobalArgs,
+    question: &str,
+    by: Option<&Redactor>,
+    count: usize,
+    out: &mut CliOutput,
+) -> CliResult<()> {
+    let answer = super::open_to_read(global)?.search_by_meaning(question, by, count)?;
+    profiles::print_redaction_note(by);
+    for hit in &answer.hits {
+        match out.json {
+            true => out.object(hit)?,
+            false => print_run(hit, out)?,
+        }
+    }
+    out.flush()?;
+    match answer.hits.is_empty() {
+        true => Err(Failure::missing(
+            format!("no question of a run is near to {question:?}"),
+            "runs without an entry in memory are not found: docs/run-memory.md names them",
+        )),
+        false => Ok(()),
+    }
+}
+
+fn print_run(hit: &RunHit, out: &mut CliOutput) -> CliResult<()> {
+    let gone = if hit.gone { "  gone: only its memory is left" } else { "" };
+    let (run, identity) = (printable(&hit.run), printable(&hit.identity));
+    out.line(format_args!("{run}@{}  {identity}  {:.2}{gone}", hit.best.seq, hit.best.score))?;
+    let one_line = |text: &str| printable(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+    out.line(format_args!("    {}", one_line(&hit.best.question)))?;
+    out.line(format_args!("    > {}", one_line(&hit.best.answer)))?;
+    for other in &hit.others {
+        out.line(format_args!("    @{}  {:.2}  {}", other.seq, other.score, one_line(&other.question)))?;
+    }
+    Ok(())
 }
 
 fn print_hit(hit: &SearchHit, out: &mut CliOutput) -> CliResult<()> {

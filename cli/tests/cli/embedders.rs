@@ -103,8 +103,13 @@ fn recording_is_remembered_with_configured_embedder() {
     assert!(done.code == 0 && !done.stderr.contains("NOT REMEMBERED"), "{done:?}");
     let told = bench.with_embedder(&far.url, "letters", &["recall", WHY]).text();
     assert!(told.contains("Final answer: Application #42: REJECTED."), "{told}");
-    let refused = bench.run_args(["recall", WHY]).failed(1);
-    assert!(refused.contains("\"letters\"") && refused.contains("\"annals-words-1\""), "{refused}");
+    let by_meaning = ["search", "--meaning", WHY];
+    let found = bench.with_embedder(&far.url, "letters", &by_meaning).text();
+    assert!(found.contains("\n    > Application #42: REJECTED."), "{found}");
+    for refused in [&["recall", WHY][..], &by_meaning] {
+        let refused = bench.run_args(refused).failed(1);
+        assert!(refused.contains("\"letters\"") && refused.contains("\"annals-words-1\""), "{refused}");
+    }
 }
 
 #[test]

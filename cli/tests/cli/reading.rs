@@ -190,6 +190,35 @@ fn search_finds_what_was_said() {
     assert!(text.contains("[email:") && !text.contains("ada@"), "{shown:?}");
 }
 
+#[test]
+fn search_by_meaning_finds_remembered_runs() {
+    let bench = imported();
+    assert!(bench.run("search --meaning mortgage").failed(4).contains("no question of a run"));
+    let run = |id: &str, question: &str, answer: &str| {
+        let messages =
+            json!([{ "role": "user", "content": question }, { "role": "assistant", "content": answer }]);
+        json!({ "id": id, "messages": messages }).to_string()
+    };
+    for (tenant, line) in [
+        ("bank", run("loan", "Why was the mortgage of ada@example.org rejected?", "The credit is low.")),
+        ("vet", run("cat", "Which vaccine does the cat need?", "Rabies.")),
+    ] {
+        bench.write("runs.jsonl", &line);
+        bench.run(&format!("import --format chat --remember --tenant {tenant} runs.jsonl")).ok();
+    }
+    let hits = bench.run("search --meaning why was a mortgage rejected --json").json();
+    assert_eq!((hits.len(), &hits[0]["run"], &hits[0]["gone"]), (1, &json!("loan"), &json!(false)));
+    let text = bench.run("search --meaning mortgage rejected").text();
+    assert!(text.starts_with("loan@2  bank/_/_  1.00\n    Why was the mortgage"), "{text}");
+    assert!(text.ends_with("\n    > The credit is low.\n"), "{text}");
+    let shown = bench.run("search --meaning mortgage rejected --as safe");
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(text.contains("[email:") && !text.contains("ada@"), "{shown:?}");
+    let hidden = bench.run("search --meaning ada@example.org --as safe");
+    assert!(hidden.code == 4 && hidden.stderr.contains("no question of a run"), "{hidden:?}");
+    bench.run("search --meaning mortgage --rebuild").failed(2);
+}
+
 /// A process that holds the store indexes the frames: the search does not wait for it to end.
 #[test]
 fn search_works_while_another_process_holds_the_store() {

@@ -29,6 +29,7 @@ mod race_tests;
 mod rank;
 mod recall;
 mod run_entry;
+mod run_recall;
 mod training;
 mod vector_search;
 mod words;
@@ -46,6 +47,7 @@ pub use identity::Identity;
 pub use projection::{Projection, render};
 pub use prompt_text::prompt_text;
 pub use recall::SnapshotOptions;
+pub use run_recall::{RUN_QUESTIONS_MAX, entry_shares};
 pub use training::TrainingFormat;
 pub use words::WordEmbedder;
 

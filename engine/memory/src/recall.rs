@@ -10,7 +10,7 @@ use super::operations::{
     CheckedEntry, check_values, embedder_mismatch, entry_key, identity_of_key, key_prefix, parse_value,
     to_json_bytes,
 };
-use super::postings::{IndexFinding, is_damage};
+use super::postings::{IndexFinding, is_damage, partition_of};
 use super::rank::{rank, resolve_source};
 use super::words::{CardRead, QuestionTerms, TermRarity, tier_number};
 use super::*;
@@ -165,8 +165,9 @@ impl Memory {
             self.check_built_in_embedder(&prefix)?;
         }
         passed.sort_unstable_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
+        let partition = partition_of(&identity.tenant_prefix());
         let key_of = |number| -> Result<Option<Vec<u8>>> {
-            let key = self.key_of_number(&view, identity, number)?;
+            let key = self.key_of_number(&view, &partition, number)?;
             Ok(key.filter(|key| key.starts_with(prefix.as_bytes())))
         };
         // The best entries, in the order of `top_hits`. Only entries that score like the last of them are
@@ -538,7 +539,7 @@ fn vector_json(vector: &[f32]) -> Result<String> {
 }
 
 /// The text to embed: a snapshot's query, or all texts of any other value in order.
-fn embedding_text(value: &JsValue) -> String {
+pub(super) fn embedding_text(value: &JsValue) -> String {
     if let Some(JsValue::Text(query)) = value.get("query") {
         return text_of(query);
     }
@@ -548,7 +549,7 @@ fn embedding_text(value: &JsValue) -> String {
 }
 
 /// The vector of a text, if the text holds anything to search by.
-fn embed_one(text: &str, with: &dyn Embedder) -> Result<Option<Vec<f32>>> {
+pub(super) fn embed_one(text: &str, with: &dyn Embedder) -> Result<Option<Vec<f32>>> {
     if text.is_empty() {
         return Ok(None);
     }

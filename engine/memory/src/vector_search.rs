@@ -7,9 +7,11 @@
 
 use std::collections::HashSet;
 
+use super::embedder::Embedder;
 use super::operations::{embedder_mismatch, entry_key, has_tier, identity_of_key, key_prefix};
 use super::rank::{rank, resolve_source};
 use super::recall::{RANKED_EACH, RANKED_MIN};
+use super::run_recall::{best_of_runs, run_of_key};
 use super::*;
 use annals::vectors::{Owner, OwnerFilter, Search};
 use annals_store::log::segments::lock;
@@ -40,6 +42,8 @@ fn has_dimensions(name: &str, numbers: usize) -> bool {
 struct SearchFilter<'a> {
     memory: &'a Memory,
     prefix: &'a str,
+    /// Only entries of recorded runs.
+    of_runs: bool,
     tiers: &'a [String],
     /// The first error met while filtering.
     failed: Mutex<Option<Error>, { rank::MEMORY_SEARCH_FAILURE }>,
@@ -61,7 +65,9 @@ impl SearchFilter<'_> {
     fn visible_key<'b>(&self, owner: &'b Owner) -> Option<&'b [u8]> {
         match owner {
             Owner::Key { keyspace, key }
-                if keyspace == ENTRIES && key.starts_with(self.prefix.as_bytes()) =>
+                if keyspace == ENTRIES
+                    && key.starts_with(self.prefix.as_bytes())
+                    && (!self.of_runs || run_of_key(key).is_some()) =>
             {
                 Some(key)
             }
@@ -107,8 +113,13 @@ impl Memory {
         squared_norm(vector)?;
         let least = wanted.min_score.unwrap_or(THRESHOLD);
         let names = self.partition_names(vector.len(), wanted)?;
-        let passing =
-            SearchFilter { memory: self, prefix: &prefix, tiers: wanted.tiers, failed: Mutex::new(None) };
+        let passing = SearchFilter {
+            memory: self,
+            prefix: &prefix,
+            of_runs: false,
+            tiers: wanted.tiers,
+            failed: Mutex::new(None),
+        };
         let most = wanted.hit_limit().saturating_mul(RANKED_EACH).max(RANKED_MIN);
         let mut found = Vec::new();
         for name in &names {
@@ -132,6 +143,30 @@ impl Memory {
         hits.truncate(wanted.hit_limit());
         self.note_recall(identity, &hits);
         Ok(hits)
+    }
+
+    /// The entries of runs that are nearest to a vector, of at most `run_max` runs, whatever their tenants.
+    pub(super) fn runs_by_vector(
+        &self,
+        vector: &[f32],
+        with: &dyn Embedder,
+        run_max: usize,
+    ) -> Result<Vec<(f32, Vec<u8>)>> {
+        squared_norm(vector)?;
+        let name = partition_name(vector.len(), Some(with.id()));
+        let passing =
+            SearchFilter { memory: self, prefix: "", of_runs: true, tiers: &[], failed: Mutex::new(None) };
+        let mut k = run_max.max(1);
+        // Many questions of one run may be the nearest: then more are read.
+        loop {
+            let found = passing.nearest(&name, vector, k, with.threshold())?;
+            let is_all = found.len() < k;
+            let best = best_of_runs(found.into_iter().map(Ok), run_max)?;
+            if is_all || best.is_full {
+                return Ok(best.found);
+            }
+            k = k.saturating_mul(RANKED_EACH);
+        }
     }
 
     /// The partitions with vectors that can be compared with one of this length.
@@ -198,16 +233,20 @@ impl Memory {
             Ok(())
         })?;
         if let Some(length) = lengths.iter().find(|length| **length != numbers) {
-            let what = format!(
-                "the question's vector has {numbers} numbers, but the stored vectors of {embedder:?} have {length}"
-            );
-            return Err(Error::invalid(what));
+            return Err(length_mismatch(embedder, numbers, *length));
         }
         match others.first() {
             Some(other) => Err(embedder_mismatch(embedder, other)),
             None => Ok(()),
         }
     }
+}
+
+/// The error if the embedder's stored vectors have another length than the question's.
+pub(super) fn length_mismatch(embedder: &str, asked: usize, kept: usize) -> Error {
+    Error::invalid(format!(
+        "the question's vector has {asked} numbers, but the stored vectors of {embedder:?} have {kept}"
+    ))
 }
 
 /// The squared length of a vector.
@@ -227,7 +266,7 @@ pub(super) fn squared_norm(vector: &[f32]) -> Result<f64> {
 
 /// Cosine similarity, computed as the vector index does.
 #[expect(clippy::cast_possible_truncation, reason = "a score is rounded to 32 bits")]
-fn cosine(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let squares = f64::from(dot(a, a)) * f64::from(dot(b, b));
     if squares <= 0.0 {
         return 0.0;

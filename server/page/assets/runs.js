@@ -57,8 +57,10 @@ class RunsView {
     });
     const begun = h("select", { name: "hours", on: { change: (event) => set("hours", event.target.value) } },
       [["", "any time"], ["1", "last hour"], ["24", "last 24 h"], ["168", "last 7 days"]].map(([value, text]) => h("option", { value, selected: (this.filter.hours ?? "") === value }, text)));
+    // Not a filter: an answer by meaning has its own order.
+    this.about = h("input", { name: "about", placeholder: "a question", title: "finds runs by the meaning of their questions (m)", autocomplete: "off", on: { change: () => { location.hash = routeHash(["search"], { by: "meaning", q: this.about.value.trim() || null }); } } });
     return h("form", { class: "filters", role: "search", "aria-label": "filters", on: { submit: (event) => event.preventDefault() } },
-      this.inputs, h("label", {}, "began", begun),
+      this.inputs, h("label", {}, "began", begun), h("label", {}, "about", this.about),
       Object.keys(this.filter).length > 0 && h("a", { href: "#/runs" }, "drop all filters"),
       h("span", { class: "grow" }), this.newer, this.count, this.compare);
   }
@@ -268,6 +270,7 @@ class RunsView {
       Enter: ["open the run", () => { if (this.runs[this.at]) location.hash = routeHash(["run", this.runs[this.at].name]); }],
       s: ["tick the run for comparison", () => { const run = this.runs[this.at]; if (run) { this.tick(run.name, !this.ticked.has(run.name)); this.shown = null; this.draw(); this.move(0); } }],
       c: ["compare the two ticked runs", () => this.openCompare()],
+      m: ["search by meaning", () => this.about.focus()],
       f: ["filter", () => this.element.querySelector("[name=status]").focus()],
     };
   }

@@ -1,21 +1,47 @@
-// Search in the texts of frames: where something was said.
+// Search: where something was said, and which runs were asked something alike.
+
+const SEARCHES = {
+  words: {
+    placeholder: "what was said, for example: upstream timed out",
+    about: "Finds messages, answers, arguments and results of tools. Frames that hold the text as it stands come first.",
+  },
+  meaning: {
+    placeholder: "a question, for example: why was the loan rejected?",
+    about: "Finds runs by the questions of their users: the agents' memories of all tenants are recalled, and each run that is found is listed once.",
+  },
+};
+/// Runs that a search by meaning cannot find: they have no entry in memory.
+const NOT_REMEMBERED = "Not searched: runs without an entry in memory. A run has none while it is recorded, if it was abandoned, or if it has no question or no answer. Replays and runs with --no-memory have none. Forks, imports and runs that the cache answered have one with --remember only. Runs that are written by FRAME.ADD alone have none. Entries of another embedder are not compared.";
 
 class SearchView {
   constructor(app, route) {
-    Object.assign(this, { app, source: app.source, asked: route.query.q ?? "", at: -1, hits: [] });
+    const { q, by } = route.query;
+    Object.assign(this, { app, source: app.source, asked: q ?? "", by: by === "meaning" ? by : "words", at: -1, hits: [] });
     this.stop = new AbortController();
-    this.box = h("input", { type: "search", name: "q", value: this.asked, "aria-label": "text to find", placeholder: "what was said, for example: upstream timed out", autocomplete: "off", spellcheck: "false" });
-    const form = h("form", { role: "search", "aria-label": "search in frames", on: { submit: (event) => { event.preventDefault(); location.hash = routeHash(["search"], { q: this.box.value.trim() || null }); } } }, this.box, h("button", {}, "search"));
+    this.box = h("input", { type: "search", name: "q", value: this.asked, "aria-label": this.by === "meaning" ? "question" : "text to find", placeholder: SEARCHES[this.by].placeholder, autocomplete: "off", spellcheck: "false", on: { input: () => this.address() } });
+    this.ways = Object.keys(SEARCHES).map((name) => h("a", { "aria-current": name === this.by ? "true" : null }, name));
+    const form = h("form", { role: "search", "aria-label": "search in runs", on: { submit: (event) => { event.preventDefault(); location.hash = this.hash(this.by); } } }, this.box, h("button", {}, "search"), h("nav", { class: "ways", "aria-label": "search by" }, "by", this.ways));
+    this.address();
     this.count = h("p", { class: "dim", role: "status" });
     this.list = h("ol", { class: "hits" });
     this.gaps = h("div", { class: "flagged" });
-    this.element = h("main", {}, h("div", { class: "plain-view", tabindex: "0", role: "region", "aria-label": "search" }, form, this.count, this.gaps, this.list));
+    const limits = this.by === "meaning" && h("p", { class: "dim limits" }, NOT_REMEMBERED);
+    this.element = h("main", {}, h("div", { class: "plain-view", tabindex: "0", role: "region", "aria-label": "search" }, form, this.count, this.gaps, this.list, limits));
+  }
+
+  /// The address of a search for the text in the box.
+  hash(by) {
+    return routeHash(["search"], { by: by === "words" ? null : by, q: this.box.value.trim() || null });
+  }
+
+  address() {
+    for (const link of this.ways) link.setAttribute("href", this.hash(link.textContent));
   }
 
   async open() {
     document.title = "search · annals";
     if (!this.asked) {
-      this.count.textContent = "Finds messages, answers, arguments and results of tools. Frames that hold the text as it stands come first.";
+      this.count.textContent = SEARCHES[this.by].about;
       return this.box.focus();
     }
     await this.ask();
@@ -26,19 +52,41 @@ class SearchView {
     for (;;) {
       let answer;
       try {
-        answer = await withSkeleton(this.list, this.source.search(this.asked, this.stop.signal));
+        answer = await withSkeleton(this.list, this.source.search(this.asked, this.by, this.stop.signal));
       } catch (problem) {
         if (this.stop.signal.aborted || problem.status === 401) return;
         return replace(this.list, h("li", { class: "why", role: "alert" }, visibleText(problem.message)));
       }
       if (this.stop.signal.aborted) return;
-      this.draw(answer);
+      this.hits = answer.hits;
+      if (this.by === "meaning") return this.drawRuns(answer);
+      this.drawFrames(answer);
       if (answer.is_whole) return;
     }
   }
 
-  draw({ hits, is_whole: isWhole, gaps }) {
-    this.hits = hits;
+  /// Runs with a question that is near to the one that was asked.
+  drawRuns({ hits, embedder }) {
+    const found = hits.length === 0 ? "No question of a run is near to this." : hits.length === 100 ? "The best 100 runs." : `${plural(hits.length, "run")}.`;
+    const built = "the built-in embedder: it compares words and their stems. ANNALS_EMBEDDINGS_URL names an embedder that compares meanings.";
+    this.count.textContent = `${found} Compared by ${visibleText(embedder)}${embedder === "annals-words-1" ? `, ${built}` : "."}`;
+    const place = (run, seq, isGone, text, properties) => (isGone ? h("span", { class: "mono", tabindex: "-1", ...properties }, text) : h("a", { href: routeHash(["run", run, String(seq)]), class: "mono", ...properties }, text));
+    const fact = (text, title) => h("span", { class: "dim", title }, text);
+    const said = (label, ...content) => [h("dt", {}, label), h("dd", { class: "mono", dir: "auto" }, content)];
+    replace(this.list, hits.map((hit, index) => h("li", {},
+      h("div", {},
+        place(hit.run, hit.seq, hit.gone, `${visibleText(hit.run)}@${hit.seq}`, { "data-index": index }),
+        hit.status === "failed" && h("span", { class: "failed" }, "F failed"),
+        hit.gone && h("span", { title: "The run was dropped or replaced. Its memory outlives it." }, "gone: only its memory is left"),
+        hit.what_if && fact("what-if", "a fork, or a run with a call that the cache answered"),
+        fact(`score ${hit.score.toFixed(2)}`, "how near the question is, by the embedder"),
+        fact(`of ${visibleText(hit.identity)}`, "whose memory: tenant, principal, conversation"),
+        hit.ended_ms != null && fact(`${ageText(hit.ended_ms * 1e6)} ago`, timeText(hit.ended_ms * 1e6))),
+      h("dl", {}, said("question", hit.question), said("answer", hit.answer),
+        hit.others.map((other) => said("also", place(hit.run, other.seq, hit.gone, `@${other.seq}`), " ", h("bdi", {}, other.question.replace(/\s+/g, " ")), " ", fact(other.score.toFixed(2), "score")))))));
+  }
+
+  drawFrames({ hits, is_whole: isWhole, gaps }) {
     const most = hits.length === 100 ? "the best 100 frames" : plural(hits.length, "frame");
     this.count.textContent = `${hits.length ? most : isWhole ? "No frame says this. Frequent words alone find nothing." : "No frame so far"}${isWhole ? "" : "; older frames are searched, the newest are not in the index yet"}`;
     replace(this.gaps, gaps.map((gap) => h("p", {}, `${visibleText(gap.run)}: ${[gap.unread && `${plural(gap.unread, "damaged frame")} not searched`, gap.cut && `texts over 1 MiB searched only at their beginning in ${plural(gap.cut, "frame")}`].filter(Boolean).join(", ")}`)));
@@ -54,7 +102,8 @@ class SearchView {
   }
 
   update(route) {
-    if ((route.query.q ?? "") !== this.asked) this.app.reopen();
+    const { q = "", by = "words" } = route.query;
+    if (q !== this.asked || by !== this.by) this.app.reopen();
   }
 
   move(by) {
@@ -67,6 +116,7 @@ class SearchView {
     return {
       j: ["hit down", () => this.move(1)], ArrowDown: ["", () => this.move(1)],
       k: ["hit up", () => this.move(-1)], ArrowUp: ["", () => this.move(-1)],
+      m: [this.by === "meaning" ? "search by words" : "search by meaning", () => { location.hash = this.hash(this.by === "meaning" ? "words" : "meaning"); }],
       Enter: ["open the frame", () => this.list.querySelector(`[data-index="${this.at}"]`)?.click()],
       f: ["text to find", () => this.box.focus()],
     };

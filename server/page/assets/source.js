@@ -84,7 +84,7 @@ class HttpSource {
   suspect(run) { return this.get(HttpSource.path(run, "/suspect")); }
   blame(run) { return this.get(HttpSource.path(run, "/blame")); }
   diff(run, other) { return this.get(HttpSource.path(run, "/diff"), { with: other }); }
-  search(text, signal) { return this.get("/v1/search", { q: text, count: 100 }, { signal }); }
+  search(text, by, signal) { return this.get("/v1/search", { q: text, by, count: 100 }, { signal }); }
   forks(run) { return this.get(HttpSource.path(run, "/forks")); }
   startFork(asked) { return this.post("/v1/forks", asked); }
   stopFork(run) { return this.ask(`/v1/forks/${encodeURIComponent(run)}`, { method: "DELETE" }); }

@@ -28,7 +28,8 @@ use serde::{Deserialize, Serialize};
 
 use super::operations::CheckedEntry;
 use super::postings::{Bitmap, PartInfo, PartList, PartPlace, PartRow, damaged, read_lists, read_rows};
-use super::words::{BulkScores, Card, CardRead, QuestionTerms, TermRarity};
+use super::run_recall::card_share;
+use super::words::{BulkScores, Card, QuestionTerms, TermRarity};
 use super::*;
 
 pub use batch::FrameTextBatch;
@@ -267,11 +268,10 @@ impl FrameTexts {
 /// `Invalid` for texts with too many values.
 pub fn text_share(question: &str, texts: &[String]) -> Result<Option<f32>> {
     let asked = QuestionTerms::parse(question);
-    let Some(card) = card_of(texts)?.filter(|_| !asked.is_empty()) else { return Ok(None) };
-    let bytes = card.bytes();
-    let card = CardRead::parse(&bytes).map_err(|error| Error::bug(error.to_string()))?;
-    let rarity = TermRarity::new(&asked);
-    Ok(rarity.score(&asked, &card).filter(|_| rarity.answers(&asked, &card)))
+    match card_of(texts)? {
+        Some(card) => card_share(&asked, &card),
+        None => Ok(None),
+    }
 }
 
 /// The value of the key that belongs to a run: it ends with the key of [`REMOVED`], which the commit that drops the run sets.

@@ -51,6 +51,27 @@ struct AskedPart {
     lists: QuestionLists,
 }
 
+/// A tenant's entries as a question finds them: parts of the index, and the cards that no part holds.
+pub(in super::super) struct AskedTenant {
+    parts: Vec<AskedPart>,
+    tail: Vec<TailEntry>,
+    /// Expired cards do not count.
+    now_ms: i64,
+}
+
+/// Which entries of a tenant are scored.
+pub(in super::super) struct ScoreFilter<'a> {
+    /// The name of the only identity, or all of the tenant.
+    pub(in super::super) identity: Option<&'a str>,
+    /// The only tiers, or all.
+    pub(in super::super) tiers: &'a [u8],
+    /// `None`: entries that answer the question.
+    pub(in super::super) min_score: Option<f32>,
+}
+
+/// Takes the score of an entry, the number of its card, and its key if the card is in the tail.
+pub(in super::super) type EachScore<'a> = &'a mut dyn FnMut(f32, u64, Option<&[u8]>);
+
 pub(in super::super) fn damaged(error: &CodecError) -> Error {
     Error::new(ErrorKind::Damaged, error.to_string())
 }
@@ -120,6 +141,90 @@ pub(in super::super) fn read_lists(
     Ok(QuestionLists::new(asked, living, count, &|term| lists.get(&term)))
 }
 
+/// The cards of a tail: number, key and card.
+pub(in super::super) type TailCards<'a> = Vec<(u64, &'a [u8], CardRead<'a>)>;
+
+impl AskedTenant {
+    /// A tenant without an index: the keys and cards of all its entries.
+    pub(in super::super) fn without_index(cards: Vec<(Vec<u8>, Vec<u8>)>, now_ms: i64) -> Self {
+        let tail = cards.into_iter().map(|(key, card)| (0, key, Arc::new(card))).collect();
+        Self { parts: Vec::new(), tail, now_ms }
+    }
+
+    /// The cards of the tail that have not expired.
+    pub(in super::super) fn tail_cards(&self) -> Result<TailCards<'_>> {
+        let mut cards = Vec::with_capacity(self.tail.len());
+        for (number, key, bytes) in &self.tail {
+            let card = CardRead::parse(bytes).map_err(|error| damaged(&error))?;
+            if !card.is_expired(self.now_ms) {
+                cards.push((*number, key.as_slice(), card));
+            }
+        }
+        Ok(cards)
+    }
+
+    /// Counts the entries, and those that hold each word of the question.
+    pub(in super::super) fn count(
+        &self,
+        cards: &TailCards<'_>,
+        asked: &QuestionTerms,
+        rarity: &mut TermRarity,
+    ) {
+        self.parts.iter().for_each(|part| rarity.count_part(&part.lists));
+        cards.iter().for_each(|(.., card)| rarity.count_entry(asked, card));
+    }
+
+    /// Calls `each` with the entries that pass. Returns whether there is any living entry of the filter's identity.
+    pub(in super::super) fn score(
+        &self,
+        cards: &TailCards<'_>,
+        asked: &QuestionTerms,
+        rarity: &TermRarity,
+        filter: &ScoreFilter<'_>,
+        each: EachScore<'_>,
+    ) -> bool {
+        let mut any = false;
+        let own_hash = filter.identity.map(identity_hash);
+        for part in &self.parts {
+            let mut among = part.living.clone();
+            let rows = || part.table.rows.iter().enumerate();
+            if let Some(own) = own_hash {
+                let mut owned = Bitmap::empty(part.table.rows.len());
+                rows().filter(|(_, row)| row.identity == own).for_each(|(at, _)| owned.insert(at));
+                among.keep_only(&owned);
+            }
+            any |= !among.is_empty();
+            if !filter.tiers.is_empty() {
+                let mut tiered = Bitmap::empty(part.table.rows.len());
+                rows()
+                    .filter(|(_, row)| filter.tiers.contains(&row.tier))
+                    .for_each(|(at, _)| tiered.insert(at));
+                among.keep_only(&tiered);
+            }
+            let query = BulkScores { among: &among, min_score: filter.min_score };
+            rarity.score_part(asked, &part.lists, &query, &mut |ordinal, score| {
+                if let Some(row) = part.table.rows.get(ordinal) {
+                    each(score, row.number, None);
+                }
+            });
+        }
+        let own = filter.identity.map(|name| format!("{name}\0"));
+        for (number, key, card) in cards {
+            if own.as_ref().is_some_and(|own| !key.starts_with(own.as_bytes())) {
+                continue;
+            }
+            any = true;
+            if (filter.tiers.is_empty() || filter.tiers.contains(&card.tier))
+                && let Some(score) = rarity.score(asked, card)
+                && filter.min_score.map_or_else(|| rarity.answers(asked, card), |least| score >= least)
+            {
+                each(score, *number, Some(key));
+            }
+        }
+        any
+    }
+}
+
 impl Memory {
     /// Scores a question through the index. `None` if the tenant has none; `Damaged` if it cannot be read.
     pub(in super::super) fn find_indexed(
@@ -130,79 +235,57 @@ impl Memory {
         wanted: &MemoryQuery<'_>,
         tiers: &[u8],
     ) -> Result<Option<IndexFinding>> {
-        let Some(spaces) = &self.postings else { return Ok(None) };
         let partition = partition_of(&identity.tenant_prefix());
-        let Some(list) = view.get(&spaces.parts, &partition)? else { return Ok(None) };
+        let Some(tenant) = self.read_tenant(view, &partition, asked)? else { return Ok(None) };
+        let cards = tenant.tail_cards()?;
+        let mut rarity = TermRarity::new(asked);
+        tenant.count(&cards, asked, &mut rarity);
+        let name = identity.name();
+        let filter = ScoreFilter {
+            identity: (!wanted.across_conversations).then_some(name.as_str()),
+            tiers,
+            min_score: wanted.min_score,
+        };
+        let mut found = IndexFinding { passed: Vec::new(), any: false };
+        found.any = tenant.score(&cards, asked, &rarity, &filter, &mut |score, number, _| {
+            found.passed.push((score, number));
+        });
+        Ok(Some(found))
+    }
+
+    /// Reads what the index of a tenant says of a question. `None` if it has none; `Damaged` if it cannot be read.
+    pub(in super::super) fn read_tenant(
+        &self,
+        view: &View,
+        partition: &Partition,
+        asked: &QuestionTerms,
+    ) -> Result<Option<AskedTenant>> {
+        let Some(spaces) = &self.postings else { return Ok(None) };
+        let Some(list) = view.get(&spaces.parts, partition)? else { return Ok(None) };
         let list = PartList::parse(&list).map_err(|error| damaged(&error))?;
-        let (now, own) = (self.now_ms(), format!("{}\0", identity.name()));
-        let removed = view.scan(&spaces.removed, ScanRange::prefix(&partition)).keys();
+        let now_ms = self.now_ms();
+        let removed = view.scan(&spaces.removed, ScanRange::prefix(partition)).keys();
         let removed: Vec<u64> = removed
             .map(|key| Ok(number_of_key(&key?)))
             .filter_map(Result::transpose)
             .collect::<Result<_>>()?;
         let mut parts = Vec::new();
         for part in &list.parts {
-            parts.push(self.read_part(view, &partition, part, asked, &removed, now)?);
+            parts.push(self.read_part(view, partition, part, asked, &removed, now_ms)?);
         }
-        let tail = self.read_tail(view, &partition, list.tail_from)?;
-        let tail: Vec<(u64, &[u8], CardRead<'_>)> = tail
-            .iter()
-            .map(|(number, key, bytes)| {
-                let card = CardRead::parse(bytes).map_err(|error| damaged(&error))?;
-                Ok((*number, key.as_slice(), card))
-            })
-            .collect::<Result<_>>()?;
-        let mut rarity = TermRarity::new(asked);
-        parts.iter().for_each(|part| rarity.count_part(&part.lists));
-        let living = |card: &CardRead<'_>| !card.is_expired(now);
-        tail.iter().filter(|(.., card)| living(card)).for_each(|(.., card)| rarity.count_entry(asked, card));
-
-        let mut found = IndexFinding { passed: Vec::new(), any: false };
-        let own_hash = (!wanted.across_conversations).then(|| identity_hash(&identity.name()));
-        for part in &parts {
-            let mut among = part.living.clone();
-            let rows = || part.table.rows.iter().enumerate();
-            if let Some(own) = own_hash {
-                let mut owned = Bitmap::empty(part.table.rows.len());
-                rows().filter(|(_, row)| row.identity == own).for_each(|(at, _)| owned.insert(at));
-                among.keep_only(&owned);
-            }
-            found.any |= !among.is_empty();
-            if !tiers.is_empty() {
-                let mut tiered = Bitmap::empty(part.table.rows.len());
-                rows().filter(|(_, row)| tiers.contains(&row.tier)).for_each(|(at, _)| tiered.insert(at));
-                among.keep_only(&tiered);
-            }
-            let query = BulkScores { among: &among, min_score: wanted.min_score };
-            rarity.score_part(asked, &part.lists, &query, &mut |ordinal, score| {
-                found.passed.extend(part.table.rows.get(ordinal).map(|row| (score, row.number)));
-            });
-        }
-        for (number, key, card) in tail.iter().filter(|(.., card)| living(card)) {
-            if !wanted.across_conversations && !key.starts_with(own.as_bytes()) {
-                continue;
-            }
-            found.any = true;
-            if (tiers.is_empty() || tiers.contains(&card.tier))
-                && let Some(score) = rarity.score(asked, card)
-                && wanted.min_score.map_or_else(|| rarity.answers(asked, card), |least| score >= least)
-            {
-                found.passed.push((score, *number));
-            }
-        }
-        Ok(Some(found))
+        let tail = self.read_tail(view, partition, list.tail_from)?;
+        Ok(Some(AskedTenant { parts, tail, now_ms }))
     }
 
     /// The key of the entry whose card has a number.
     pub(in super::super) fn key_of_number(
         &self,
         view: &View,
-        identity: &Identity,
+        partition: &Partition,
         number: u64,
     ) -> Result<Option<Vec<u8>>> {
         let Some(spaces) = &self.postings else { return Ok(None) };
-        let partition = partition_of(&identity.tenant_prefix());
-        view.get(&spaces.numbers, &card_number(&partition, number))
+        view.get(&spaces.numbers, &card_number(partition, number))
     }
 
     /// The number of an entry's card in its tenant's index.

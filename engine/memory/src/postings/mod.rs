@@ -28,7 +28,9 @@ mod write;
 pub(super) use bitmap::Bitmap;
 pub(super) use part::{ENTRIES_MAX, PartRow, Term, for_each_term};
 
-pub(super) use find::{IndexCache, IndexFinding, damaged, read_lists, read_rows};
+pub(super) use find::{
+    AskedTenant, IndexCache, IndexFinding, ScoreFilter, TailCards, damaged, read_lists, read_rows,
+};
 pub(super) use maintain::{Numbering, TAIL_MAX, is_damage};
 pub(super) use meta::{PartInfo, PartList};
 pub(super) use write::{NewPart, PartPlace, commit_index, delete_parts, merged_from, write_part};

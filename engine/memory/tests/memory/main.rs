@@ -10,6 +10,7 @@ mod derived_entries;
 mod memory;
 mod recall;
 mod retrieval;
+mod run_recall;
 mod support;
 mod training;
 mod word_index;

@@ -455,7 +455,7 @@ fn recall_respects_tiers_and_expiry() {
 }
 
 /// A custom embedder that counts letters, like agentfootprint's mock.
-struct LetterCountEmbedder(&'static str, usize);
+pub(crate) struct LetterCountEmbedder(pub(crate) &'static str, pub(crate) usize);
 
 impl Embedder for LetterCountEmbedder {
     fn id(&self) -> &str {

@@ -6,8 +6,9 @@ use std::collections::VecDeque;
 use annals::{ErrorKind, RunReader};
 use annals_blame::load_blame;
 use annals_blame::ranking::{pairs, rows};
+use annals_memory::Embedder;
 use annals_policy::exchange::ExchangeMetadata;
-use annals_review::search::{SearchAnswer, find};
+use annals_review::search::{MeaningAnswer, SearchAnswer, find, find_by_meaning};
 use annals_review::suspect::{self, Transcript, Weights};
 use annals_review::{FramePair, align, failure_report};
 use annals_wire::resp::Reply;
@@ -143,11 +144,34 @@ fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
     if question.len() > QUESTION_BYTES_MAX {
         return Err(CommandRefusal(format!("ERR a question has at most {QUESTION_BYTES_MAX} bytes")));
     }
-    let count = match call.rest(2) {
-        [] => HITS_DEFAULT,
-        [option, count] if word_is(option, "COUNT") => number(count)?,
-        _ => return Err(syntax()),
-    };
+    let (mut count, mut by_meaning) = (None, None);
+    let mut words = call.rest(2).iter();
+    while let Some(option) = words.next() {
+        let value = words.next().ok_or_else(syntax)?;
+        if word_is(option, "COUNT") && count.is_none() {
+            count = Some(number(value)?);
+        } else if word_is(option, "BY") && by_meaning.is_none() {
+            by_meaning = Some(match () {
+                () if word_is(value, "MEANING") => true,
+                () if word_is(value, "WORDS") => false,
+                () => return Err("ERR a search is BY WORDS or BY MEANING".into()),
+            });
+        } else {
+            return Err(syntax());
+        }
+    }
+    let count = count.unwrap_or(HITS_DEFAULT);
+    if by_meaning == Some(true) {
+        let (space, with) = (call.work.namespace(), call.tenant.embedder()?);
+        let memory = match call.tenant.memory() {
+            // A store that is only read, and in which nothing was ever remembered.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return json_reply(&MeaningAnswer { embedder: with.id().to_owned(), hits: Vec::new() });
+            }
+            opened => opened?,
+        };
+        return json_reply(&find_by_meaning(space, &memory, question, &*with, redactor.as_deref(), count)?);
+    }
     call.daemon.ask_holder_to_index(&call.tenant.name);
     let is_whole = match call.tenant.index_frames(false) {
         Ok(is_whole) => is_whole,

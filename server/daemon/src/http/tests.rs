@@ -635,6 +635,29 @@ fn memory_is_recalled_across_conversations_over_http() {
     );
 }
 
+#[test]
+fn search_by_meaning_names_runs_and_embedder() {
+    let api = TestApi::new();
+    let entry = json!({
+        "id": "run-loan", "value": { "query": "Why was the mortgage rejected?", "finalContent": "The credit is low." },
+        "metadata": { "run": "loan", "frame": 2, "status": "failed" }, "createdAt": 5,
+    });
+    api.json(200, "POST /v1/memory/entries", json!({ "entries": [entry], "embed": true, "tenant": "bank" }));
+    let asked = "GET /v1/search?q=was%20the%20mortgage%20rejected&by=meaning&count=5";
+    let found = api.json(200, asked, Value::Null);
+    assert_eq!(found["embedder"], "annals-words-1");
+    let mut hit = found["hits"][0].clone();
+    assert!(hit["score"].as_f64().unwrap() > 0.9, "{hit}");
+    hit.as_object_mut().unwrap().remove("score");
+    let expected = json!({
+        "run": "loan", "gone": true, "identity": "bank/_/_", "ended_ms": 5, "status": "failed", "what_if": false,
+        "seq": 2, "question": "Why was the mortgage rejected?", "answer": "The credit is low.", "others": [],
+    });
+    assert_eq!(hit, expected);
+    let problem = api.json(400, "GET /v1/search?q=x&by=sound", Value::Null);
+    assert!(problem["detail"].as_str().unwrap().contains("words"), "{problem}");
+}
+
 /// Every operation of agentfootprint's memory store.
 #[test]
 fn memory_routes_cover_every_store_operation() {

@@ -96,6 +96,43 @@ fn search_in_a_damaged_index_says_how_to_make_it_again() {
     assert!(search("run.search|heron").contains(r#""run":"walk""#));
 }
 
+/// The tenants of a memory see nothing of each other. Whoever reads the runs of the namespace finds runs of all tenants.
+#[test]
+fn search_by_meaning_crosses_tenants_for_readers_of_runs() {
+    let bench = DaemonBench::new();
+    let mut owner = bench.client();
+    for (tenant, run) in [("bank", "loan"), ("agency", "house")] {
+        let entry = format!(
+            r#"{{"id":"run-{run}","value":{{"query":"Why was the mortgage of jo@example.org rejected?","finalContent":"So."}},"metadata":{{"run":"{run}","frame":3}}}}"#
+        );
+        owner.mem(&format!("mem.put|{entry}|embed|tenant|{tenant}"));
+    }
+    let question = "run.search|why was the mortgage rejected|by|meaning";
+    let found = owner.mem(question);
+    assert!(found.contains(r#""run":"loan""#) && found.contains(r#""run":"house""#), "{found}");
+    assert!(
+        found.contains(r#""seq":3"#) && found.contains(r#""gone":true"#),
+        "no such run is stored: {found}"
+    );
+    let one = owner.mem("run.search|mortgage rejected|count|1|by|meaning");
+    assert_eq!(one.matches(r#""run":"#).count(), 1, "{one}");
+    assert!(owner.mem("run.search|mortgage|by|words").contains(r#""is_whole":true"#));
+    for wrong in ["by", "by|vectors", "by|meaning|by|words", "count|x|by|meaning"] {
+        assert!(owner.mem(&format!("run.search|mortgage|{wrong}")).starts_with("-ERR"), "{wrong}");
+    }
+    let of = |rights: Rights| {
+        let mut grant = bench.daemon.owner().unwrap();
+        grant.rights = rights;
+        bench.client_with(Some(grant)).mem(question)
+    };
+    assert!(of(Rights::READ).contains("jo@example.org"));
+    let shown = of(Rights::REDACTED);
+    assert!(shown.contains("[email:") && !shown.contains("jo@"), "{shown}");
+    for rights in [Rights::RECORD, Rights::OPERATE] {
+        assert!(of(rights).starts_with("-NOPERM "), "{rights}");
+    }
+}
+
 #[test]
 fn memory_commands_match_agentfootprint_store() {
     let bench = DaemonBench::new();

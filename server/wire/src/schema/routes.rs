@@ -191,11 +191,16 @@ pub const ROUTES: &[HttpRoute] = &[
              A page may be short or empty before the end.",
         ),
     get("/v1/search", "searchRuns", "run.search")
-        .words(&[RequiredQuery("q", Text), Query("count", "COUNT", Count)])
+        .words(&[
+            RequiredQuery("q", Text),
+            Query("by", "BY", MemberKind::OneOf(&["words", "meaning"])),
+            Query("count", "COUNT", Count),
+        ])
         .gives(ReplyShape::Json(ReplySchema::SearchAnswer))
         .summary(
             "The frames whose texts hold what a question asks for, the best first. `is_whole` is false while frames are \
-             still to be indexed: ask again.",
+             still to be indexed: ask again. With `by=meaning`, the runs with a question near to this one, in the \
+             memories of all tenants.",
         ),
     post("/v1/runs", "beginRun", "run.begin")
         .words(&[

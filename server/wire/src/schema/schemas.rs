@@ -134,6 +134,13 @@ pub fn components() -> Value {
                          "before", "messages", "removed", "answer", "labels", "damage"],
         },
         "SearchAnswer": {
+            "oneOf": [
+                { "$ref": "#/components/schemas/FrameHits" },
+                { "$ref": "#/components/schemas/RunHits" },
+            ],
+        },
+        "FrameHits": {
+            "description": "The answer of a search by words.",
             "type": "object",
             "properties": {
                 "hits": { "type": "array", "items": {
@@ -158,6 +165,30 @@ pub fn components() -> Value {
                 } },
             },
             "required": ["hits", "is_whole", "gaps"],
+        },
+        "RunHits": {
+            "description": "The answer of a search by meaning.",
+            "type": "object",
+            "properties": {
+                "hits": { "type": "array", "items": {
+                    "type": "object",
+                    "properties": {
+                        "run": text(), "identity": text(), "status": or_null(text()),
+                        "gone": { "type": "boolean", "description": "The run was dropped or replaced; only its memory is left." },
+                        "ended_ms": or_null(json!({ "type": "integer", "description": "Milliseconds since 1970." })),
+                        "what_if": { "type": "boolean", "description": "It is of a fork, or of a run that the cache answered." },
+                        "seq": count(), "score": { "type": "number" }, "question": text(), "answer": text(),
+                        "others": { "type": "array", "description": "Other questions of the run, the nearest first.", "items": {
+                            "type": "object",
+                            "properties": { "seq": count(), "score": { "type": "number" }, "question": text(), "answer": text() },
+                            "required": ["seq", "score", "question", "answer"],
+                        } },
+                    },
+                    "required": ["run", "identity", "status", "gone", "ended_ms", "what_if", "seq", "score", "question", "answer", "others"],
+                } },
+                "embedder": { "type": "string", "description": "The embedder that compared the question." },
+            },
+            "required": ["hits", "embedder"],
         },
         "Timeline": {
             "type": "object",
