@@ -95,11 +95,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=3, help="about how long one measurement takes")
-    parser.add_argument("--only", default="", help="names of the table's first column, with commas")
+    parser.add_argument("--only", default="", help="names of commands, with commas: SET, GET, XADD")
     parser.add_argument("--over", default="tcp,unix")
     parser.add_argument("--binary", action="append", help="an annals to measure (default: target/dist/annals); can be repeated")
     parser.add_argument("--dir", default=None)
     options = parser.parse_args()
+    unknown = set(filter(None, options.only.split(","))) - {name for name, *_ in WORK}
+    if unknown:
+        parser.error(f"--only has unknown names: {', '.join(sorted(unknown))}; there are {', '.join(dict.fromkeys(name for name, *_ in WORK))}")
     binaries = options.binary or [str(ROOT / "target" / "dist" / "annals")]
     place = pathlib.Path(tempfile.mkdtemp(dir=options.dir))
     servers = []
