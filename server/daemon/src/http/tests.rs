@@ -655,7 +655,7 @@ fn search_by_meaning_names_runs_and_embedder() {
     });
     assert_eq!(hit, expected);
     let problem = api.json(400, "GET /v1/search?q=x&by=sound", Value::Null);
-    assert!(problem["detail"].as_str().unwrap().contains("words"), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("BY MEANING"), "{problem}");
 }
 
 /// Every operation of agentfootprint's memory store.
