@@ -111,9 +111,13 @@ def noted(note, words):
 
 
 def held(before, file, after):
-    """Goes on once there is such a file."""
+    """Goes on once there is such a file. Ends if its folder is gone, with the test that would make the file."""
     noted("held", before)
     while not os.path.exists(file):
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            os._exit(1)
         time.sleep(0.01)
     noted("held", after)
 
