@@ -61,7 +61,7 @@ pub(super) fn many_files(wanted: u64) -> bool {
     allowed
 }
 
-/// Runs an attack against a daemon three times, or up to six while its memory grows. `attack` returns the connections that it keeps open. Another
+/// Runs an attack against a daemon three times, or up to six while its memory grows or too much is kept. `attack` returns the connections that it keeps open. Another
 /// client sets and reads keys during the attack and while these connections are open.
 ///
 /// The daemon may grow by at most `most_kib`. After all connections are closed it may keep `kept_kib`, which
@@ -95,7 +95,10 @@ pub(super) fn attack_repeatedly<T>(
         [.., before, last] => *last > before + (kept_kib + SLACK_KIB) / 2,
         _ => true,
     };
-    while peaks.len() < 3 || peaks.len() < 6 && grows(&peaks) {
+    // The same holds for what is kept: beside other programs more threads work at once, each with blocks of its own.
+    let most_kept = before + kept_kib + SLACK_KIB;
+    let mut kept = before;
+    while peaks.len() < 3 || peaks.len() < 6 && (grows(&peaks) || kept > most_kept) {
         daemon.reset_peak_memory();
         let (rounds, over) = (AtomicU64::new(200), AtomicBool::new(false));
         let peak = std::thread::scope(|scope| {
@@ -121,22 +124,22 @@ pub(super) fn attack_repeatedly<T>(
         }
         // The daemon returns freed memory to the system while it serves other requests.
         let mut asked = 0;
-        let after = loop {
-            let after = daemon.status_kib("VmRSS");
-            if after <= before + kept_kib + SLACK_KIB || asked == GIVEN_BACK_WITHIN {
-                break after;
+        kept = loop {
+            let kept = daemon.status_kib("VmRSS");
+            if kept <= most_kept || asked == GIVEN_BACK_WITHIN {
+                break kept;
             }
             assert_eq!(ask(&mut asks, "ping"), "+PONG");
             asked += 1;
         };
         println!(
-            "{before} KiB before, {peak} at most, {after} after {asked} requests; {} rounds of the other",
+            "{before} KiB before, {peak} at most, {kept} after {asked} requests; {} rounds of the other",
             rounds.into_inner()
         );
         assert!(peak <= before + most_kib + SLACK_KIB, "{before} KiB before, {peak} at most");
-        assert!(after <= before + kept_kib + SLACK_KIB, "{before} KiB before, {after} after");
         peaks.push(peak);
     }
+    assert!(kept <= most_kept, "{before} KiB before, {kept} after");
     assert!(!grows(&peaks), "memory grows: {peaks:?}");
     daemon.signal("-TERM");
     assert_eq!(daemon.wait_for_exit().0, Some(0));
