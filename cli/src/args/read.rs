@@ -71,7 +71,7 @@ come first, then frames that hold most of its words or similar ones. A text that
 first of them.
 The first search indexes all frames, later ones the frames that came since. Recording is not slowed down.
 With --meaning, the questions in agents' memory are compared, by the embedder that ANNALS_EMBEDDINGS_URL names or by the \
-built-in one. Runs without an entry in memory are not found (docs/run-memory.md).";
+built-in one. Runs without an entry in memory are not found (docs/run-memory.md), nor are entries of another embedder.";
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which"))]

@@ -157,6 +157,14 @@ impl SerialisedList {
     fn __len__(&self) -> usize {
         self.header.len() + self.items.len()
     }
+
+    /// About how many bytes of memory it takes, without the texts that its items share with the list.
+    fn memory_bytes(&self) -> usize {
+        self.items.capacity()
+            + self.parts.capacity() * size_of::<ItemPart>()
+            + self.ends.capacity() * size_of::<ItemsEnd>()
+            + self.digests.capacity()
+    }
 }
 
 impl SerialisedList {

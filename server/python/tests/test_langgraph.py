@@ -31,6 +31,7 @@ except ModuleNotFoundError as error:
     raise unittest.SkipTest(f"langgraph is not installed: {error}") from None
 
 # Outside of the `try`: a name that annals lacks is a failure, not a reason to skip.
+from annals._annals import SerialisedList
 from annals._langgraph_format import (
     CHECKPOINTS,
     CHUNK_BYTES,
@@ -371,6 +372,14 @@ class GrowingLists(SaverCase):
                 at = self.saver.put(at, point, {"step": count}, versions)
         self.assertLess(max(sizes), 5_000)
         self.assert_serializers_bytes(at, messages)
+
+    def test_what_is_kept_of_small_items_counts(self):
+        # The limit counted only the serialised bytes. Of many numbers, what is kept takes many times that.
+        value = list(range(100_000))
+        kept = SerialisedList([], 0, 1 << 16)
+        self.assertEqual(kept.keep_unchanged(value), 0)
+        kept.extend(value, JsonPlusSerializer().dumps_typed(value)[1])
+        self.assertGreater(kept.memory_bytes(), 4 * len(kept))
 
     def test_item_of_a_long_list_that_cannot_be_serialised_is_named(self):
         messages, at = ["word " * 2_000] * 10, config("t")

@@ -76,7 +76,7 @@ impl RemoteSpace for RemoteStore {
 }
 
 impl RemoteStore {
-    /// Takes up a run that is open or abandoned, whoever recorded it.
+    /// Takes up a run of any recorder that is open or abandoned.
     ///
     /// # Errors
     /// As [`annals::Namespace::resume_run`]; `Locked` or `Unavailable` if no process takes it.

@@ -96,7 +96,7 @@ fn search_in_a_damaged_index_says_how_to_make_it_again() {
     assert!(search("run.search|heron").contains(r#""run":"walk""#));
 }
 
-/// The tenants of a memory see nothing of each other. Whoever reads the runs of the namespace finds runs of all tenants.
+/// The tenants of a memory see nothing of each other. A reader of the namespace's runs finds those of all tenants.
 #[test]
 fn search_by_meaning_crosses_tenants_for_readers_of_runs() {
     let bench = DaemonBench::new();

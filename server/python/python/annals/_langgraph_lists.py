@@ -58,7 +58,7 @@ class ChannelList:
         return kind == "msgpack"
 
     def size(self) -> int:
-        return len(self.serialised) + len(self.stored)
+        return self.serialised.memory_bytes() + len(self.stored)
 
 
 class ChannelLists:

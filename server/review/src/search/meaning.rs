@@ -165,6 +165,8 @@ fn is_living(space: &Namespace, run: &str, ended_ms: Option<i64>) -> annals::Res
             Ok(ended_ns.is_none_or(|ns| i64::try_from(ns / 1_000_000).ok() == ended_ms))
         }
         Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => Ok(false),
+        // A damaged run must not hide the others. Reading it names the damage.
+        Err(error) if error.kind() == ErrorKind::Damaged => Ok(true),
         Err(error) => Err(error),
     }
 }
