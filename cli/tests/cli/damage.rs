@@ -83,22 +83,27 @@ fn second_writer_is_told_the_holder_and_readers_work() {
     bench.run("put k v").ok();
 }
 
+/// A kill may come after the end of one run and before the beginning of the next, when no run is open. On a
+/// busy machine this happened, and the test then asked for an abandoned run in vain. So it kills recorders
+/// until one had a run open; what is promised holds for each of them.
 #[test]
 fn killed_writer_keeps_acknowledged_data() {
-    let bench = CliBench::new();
-    let mut command = bench.command(["demo", "--record-into", ".annals"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut acknowledged = [0; 100];
-    child.stdout.take().unwrap().read_exact(&mut acknowledged).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let promised = acknowledged.iter().filter(|byte| **byte == b'\n').count();
-    assert!(bench.run("replay --all --json").json().len() >= promised);
-    bench.run("verify").ok();
-    bench.run("put k v").ok();
-    let runs = bench.run("runs --json").json();
-    assert!(runs.iter().any(|run| run["status"] == "abandoned"), "{runs:?}");
-    bench.run("verify").ok();
+    let abandoned = |bench: &CliBench| {
+        let mut command = bench.command(["demo", "--record-into", ".annals"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut acknowledged = [0; 100];
+        child.stdout.take().unwrap().read_exact(&mut acknowledged).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let promised = acknowledged.iter().filter(|byte| **byte == b'\n').count();
+        assert!(bench.run("replay --all --json").json().len() >= promised);
+        bench.run("verify").ok();
+        bench.run("put k v").ok();
+        let runs = bench.run("runs --json").json();
+        bench.run("verify").ok();
+        runs.iter().any(|run| run["status"] == "abandoned")
+    };
+    assert!((0..10).any(|_| abandoned(&CliBench::new())), "each of 10 kills came between two runs");
 }
 
 #[test]
