@@ -102,6 +102,12 @@ pub fn is_kept_in_tables(key: &[u8]) -> bool {
     space_of(key) != ANCHORS || key.last().is_some_and(|byte| byte & 3 == 0)
 }
 
+/// The seqno of an entry as a table stores it. An anchor only counts in its newest version, and no reader asks
+/// for an older one, so tables store 0: among keys without order, its seqno would cost a sixth of its bytes.
+pub fn seqno_in_tables(space: u32, seqno: u64) -> u64 {
+    if space == ANCHORS { 0 } else { seqno }
+}
+
 /// Whether an anchor's entry stays in a table once its group was packed again: as for large bodies.
 pub fn is_kept_when_packed(key: &[u8]) -> bool {
     key.last().is_some_and(|byte| byte & 15 == 0)

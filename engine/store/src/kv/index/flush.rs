@@ -253,7 +253,7 @@ impl Index {
                 held = Some((seqno, value));
                 return Ok(());
             }
-            writer.push(key, seqno, value)
+            writer.push(key, keys::seqno_in_tables(space, seqno), value)
         })?;
         if let Some((seqno, value)) = held
             && !is_oldest

@@ -13,7 +13,8 @@ use super::entry::{IndexEntry, IndexValue, TableMeta, VersionKey};
 use super::error::DamageReason;
 use super::filter;
 use super::layout::{
-    BLOCK_ENTRIES_MAX, BLOCK_KEYS_MAX, KEY_LEN_MAX, KEYS_BY_END, KEYS_BY_TAIL, TAIL_MAX, block_crc,
+    BLOCK_ENTRIES_MAX, BLOCK_KEYS_MAX, KEY_LEN_MAX, KEYS_BY_END, KEYS_BY_PAIR, KEYS_BY_TAIL, NUMBER_MAX,
+    block_crc,
 };
 
 /// See the module.
@@ -36,6 +37,8 @@ pub(super) struct BlockShape {
 enum KeySuffixes {
     /// A number of this many bytes, big-endian.
     Tail { bytes: usize, tails: PackedColumn },
+    /// Two such numbers.
+    Pair { high: usize, highs: PackedColumn, low: usize, lows: PackedColumn },
     /// Bytes up to an end, counted from `at`.
     End { at: usize, ends: PackedColumn },
 }
@@ -55,13 +58,10 @@ impl BlockShape {
         let start = body.len() - cursor.rest().len();
         cursor.take(len).ok_or("a key is cut short")?;
         let rests = match coding {
-            KEYS_BY_TAIL => {
-                let bytes = usize::from(cursor.u8().ok_or("a block is cut short")?);
-                if bytes > TAIL_MAX {
-                    return Err("a key's tail is too long");
-                }
-                KeySuffixes::Tail { bytes, tails: PackedColumn::read(body, cursor, keys)? }
-            }
+            KEYS_BY_TAIL => KeySuffixes::Tail {
+                bytes: number_len(cursor)?,
+                tails: PackedColumn::read(body, cursor, keys)?,
+            },
             KEYS_BY_END => {
                 let ends = PackedColumn::read(body, cursor, keys)?;
                 let at = body.len() - cursor.rest().len();
@@ -69,6 +69,12 @@ impl BlockShape {
                 cursor.take(all).ok_or("a key is cut short")?;
                 KeySuffixes::End { at, ends }
             }
+            KEYS_BY_PAIR => KeySuffixes::Pair {
+                high: number_len(cursor)?,
+                low: number_len(cursor)?,
+                highs: PackedColumn::read(body, cursor, keys)?,
+                lows: PackedColumn::read(body, cursor, keys)?,
+            },
             _ => return Err("a block's keys have an unknown coding"),
         };
         let mut column = || PackedColumn::read(body, cursor, count);
@@ -102,16 +108,20 @@ impl<'a> BlockView<'a> {
         self.body.get(self.shape.head.0..self.shape.head.1).unwrap_or(&[])
     }
 
-    /// The part of key `number` after the head. A tail is put into `room`.
-    fn key_suffix<'r>(&self, number: usize, room: &'r mut [u8; TAIL_MAX]) -> Option<&'r [u8]>
+    /// The part of key `number` after the head. Numbers are put into `room`.
+    fn key_suffix<'r>(&self, number: usize, room: &'r mut SuffixRoom) -> Option<&'r [u8]>
     where
         'a: 'r,
     {
         match &self.shape.rests {
             KeySuffixes::Tail { bytes, tails } => {
-                *room = tails.get(self.body, number).to_be_bytes();
-                let (above, tail) = room.split_at_checked(TAIL_MAX - bytes)?;
-                above.iter().all(|byte| *byte == 0).then_some(tail)
+                put_number(tails.get(self.body, number), *bytes, room)?;
+                room.get(..*bytes)
+            }
+            KeySuffixes::Pair { high, highs, low, lows } => {
+                put_number(highs.get(self.body, number), *high, room)?;
+                put_number(lows.get(self.body, number), *low, room.get_mut(*high..)?)?;
+                room.get(..high + low)
             }
             KeySuffixes::End { at, ends } => {
                 let start = match number.checked_sub(1) {
@@ -135,7 +145,7 @@ impl<'a> BlockView<'a> {
 
     /// Puts the key of an entry into `out`.
     pub(super) fn key(&self, at: usize, out: &mut Vec<u8>) -> Option<()> {
-        let mut room = [0; TAIL_MAX];
+        let mut room = [0; SUFFIX_ROOM];
         let rest = self.key_suffix(self.key_number(at)?, &mut room)?;
         out.clear();
         out.extend_from_slice(self.head());
@@ -157,14 +167,14 @@ impl<'a> BlockView<'a> {
         if at >= self.shape.count {
             return None;
         }
-        let mut key = Vec::with_capacity(self.shape.head.1 - self.shape.head.0 + TAIL_MAX);
+        let mut key = Vec::with_capacity(self.shape.head.1 - self.shape.head.0 + SUFFIX_ROOM);
         self.key(at, &mut key)?;
         Some(IndexEntry { key, seqno: self.seqno(at), value: self.value(at)? })
     }
 
     /// Whether the entry is a version of this key.
     pub(super) fn is_version_of(&self, at: usize, key: &[u8]) -> bool {
-        let mut room = [0; TAIL_MAX];
+        let mut room = [0; SUFFIX_ROOM];
         let rest = self.key_number(at).and_then(|number| self.key_suffix(number, &mut room));
         rest.is_some_and(|rest| key.strip_prefix(self.head()) == Some(rest))
     }
@@ -180,7 +190,7 @@ impl<'a> BlockView<'a> {
         let (mut low, mut high) = (0, self.shape.count);
         while low < high {
             let middle = low + (high - low) / 2;
-            let mut room = [0; TAIL_MAX];
+            let mut room = [0; SUFFIX_ROOM];
             let rest =
                 self.key_number(middle).and_then(|number| self.key_suffix(number, &mut room)).unwrap_or(&[]);
             let order = rest.cmp(wanted).then_with(|| spot.seqno.cmp(&self.seqno(middle)));
@@ -279,6 +289,28 @@ impl<'a> RawBlock<'a> {
         let shape = BlockShape::read(self.body)?;
         shape.view(self.body).check(each)?;
         Ok(shape)
+    }
+}
+
+/// Bytes of the longest rest that is made of numbers.
+const SUFFIX_ROOM: usize = 2 * NUMBER_MAX;
+
+/// Room for the rest of a key that is made of numbers.
+type SuffixRoom = [u8; SUFFIX_ROOM];
+
+/// Puts a number of `len` bytes, big-endian, at the start of `room`; `None` if it has more bytes.
+fn put_number(number: u64, len: usize, room: &mut [u8]) -> Option<()> {
+    let bytes = number.to_be_bytes();
+    let (above, number) = bytes.split_at_checked(NUMBER_MAX - len)?;
+    room.get_mut(..len)?.copy_from_slice(number);
+    above.iter().all(|byte| *byte == 0).then_some(())
+}
+
+/// The length of a number in keys' rests.
+fn number_len(cursor: &mut TableByteCursor<'_>) -> Result<usize, DamageReason> {
+    match usize::from(cursor.u8().ok_or("a block is cut short")?) {
+        len if len <= NUMBER_MAX => Ok(len),
+        _ => Err("a number in a key is too long"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The bytes of a table file, version 3.
+//! The bytes of a table file, version 4. Version 3 is the same without key coding 2; it is read and not written.
 //!
 //! All fixed-width numbers are little-endian. `varint` is unsigned LEB128 of at most 64 bits. Every byte of a
 //! file is under a crc32 (the IEEE polynomial, as in zip). Sorted means: key ascending by unsigned bytes, a
@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! file    = header block* index footer
-//! header  = magic "ANNALTBL" | version u32 = 3                                    12 bytes
+//! header  = magic "ANNALTBL" | version u32 = 4                                    12 bytes
 //! footer  = index offset u64 | block count u32 | entry count u64
 //!         | store uuid [16] | table id u64
 //!         | covers: segment u64, offset u64, seqno u64
@@ -42,11 +42,13 @@
 //!         | which | seqno | kind | a | b | c
 //! rests   = coding 0: ends column | bytes up to the last end
 //!         | coding 1: tail u8 | tails column
+//!         | coding 2: high u8 | low u8 | highs column | lows column
 //! ```
 //! `which`, `seqno`, `kind`, `a`, `b` and `c` are columns of a number for each entry; `which` is the number
 //! of its key, from 0. Each of the block's keys is stored once, and all begin with `head`. Coding 0: the rest
 //! of a key is the bytes from the end before it (0 for the first) to its own. Coding 1: it is the number,
-//! `tail` bytes (0 to 8), big-endian.
+//! `tail` bytes (0 to 8), big-endian. Coding 2: it is two such numbers, one of `high` and one of `low` bytes (0
+//! to 8 each), as of a run and its frame.
 //!
 //! ```text
 //! column  = zigzag base varint | zigzag slope varint | width u8 | bits [ceil(n * width / 8)]
@@ -64,8 +66,10 @@ use super::error::{TableError, TableResult};
 
 /// The first bytes of a table file.
 pub(super) const MAGIC: [u8; 8] = *b"ANNALTBL";
-/// The format this build writes and reads.
-pub(super) const VERSION: u32 = 3;
+/// The format this build writes.
+pub(super) const VERSION: u32 = 4;
+/// The oldest format that this build reads.
+const OLDEST_VERSION: u32 = 3;
 /// Bytes before the first block.
 pub(super) const HEADER_LEN: usize = 12;
 /// Bytes after the index.
@@ -79,10 +83,12 @@ pub(super) const BLOCK_KEYS_MAX: usize = 256 * 1024;
 
 /// Coding 0: keys have rests of any length.
 pub(super) const KEYS_BY_END: u8 = 0;
-/// Coding 1: keys have rests of one length, at most [`TAIL_MAX`] bytes.
+/// Coding 1: keys have rests of one length, at most [`NUMBER_MAX`] bytes.
 pub(super) const KEYS_BY_TAIL: u8 = 1;
-/// Maximum bytes of a rest that is a number.
-pub(super) const TAIL_MAX: usize = 8;
+/// Coding 2: keys have rests of two numbers, each of at most [`NUMBER_MAX`] bytes.
+pub(super) const KEYS_BY_PAIR: u8 = 2;
+/// Maximum bytes of a number of a rest.
+pub(super) const NUMBER_MAX: usize = 8;
 
 const _: () = assert!(KEY_LEN_MAX < BLOCK_KEYS_MAX);
 
@@ -108,12 +114,12 @@ fn header_of(version: u32) -> [u8; HEADER_LEN] {
     out
 }
 
-/// Whether a file is a whole table of an earlier version. Its footer's checksum covers the version, so a changed
+/// Whether a file is a whole table of a version that is not read any more. Its footer's checksum covers the version, so a changed
 /// version is not taken for an earlier one.
 pub(crate) fn is_earlier_version(file: &[u8]) -> bool {
     let Some((fields, crc)) = file.split_last_chunk::<4>() else { return false };
     let Some((_, fields)) = fields.split_last_chunk::<{ FOOTER_LEN - 4 }>() else { return false };
-    (1..VERSION).any(|version| {
+    (1..OLDEST_VERSION).any(|version| {
         let header = header_of(version);
         file.starts_with(&header) && crc_of(&header, fields) == u32::from_le_bytes(*crc)
     })
@@ -128,10 +134,6 @@ pub(super) fn block_crc(meta: &TableMeta, offset: u64, words: u32, bytes: &[u8])
     hasher.update(&words.to_le_bytes());
     hasher.update(bytes);
     hasher.finalize()
-}
-
-fn footer_crc(footer: &[u8]) -> u32 {
-    crc_of(&header(), footer)
 }
 
 fn crc_of(header: &[u8], footer: &[u8]) -> u32 {
@@ -153,7 +155,7 @@ impl TableFooter {
         out.extend_from_slice(&self.meta.covers.offset.to_le_bytes());
         out.extend_from_slice(&self.meta.covers.seqno.to_le_bytes());
         out.extend_from_slice(&self.index_crc.to_le_bytes());
-        let crc = footer_crc(&out);
+        let crc = crc_of(&header(), &out);
         out.extend_from_slice(&crc.to_le_bytes());
         out
     }
@@ -167,13 +169,13 @@ impl TableFooter {
             return Err(not("its first bytes are not a table's"));
         }
         let found = cursor.u32().ok_or_else(|| not("no room for a header"))?;
-        if found != VERSION {
+        if !(OLDEST_VERSION..=VERSION).contains(&found) {
             return Err(TableError::UnknownVersion { found, known: VERSION });
         }
         let (middle, footer) =
             cursor.rest().split_last_chunk::<FOOTER_LEN>().ok_or_else(|| not("no room for a footer"))?;
         let offset = (HEADER_LEN + middle.len()) as u64;
-        let this = Self::checked_fields(footer).ok_or(TableError::Damaged {
+        let this = Self::checked_fields(found, footer).ok_or(TableError::Damaged {
             table: 0,
             offset,
             what: "the footer's checksum does not match",
@@ -182,9 +184,9 @@ impl TableFooter {
     }
 
     /// `None` if the crc does not match.
-    fn checked_fields(footer: &[u8; FOOTER_LEN]) -> Option<Self> {
+    fn checked_fields(version: u32, footer: &[u8; FOOTER_LEN]) -> Option<Self> {
         let (fields, crc) = footer.split_last_chunk::<4>()?;
-        if footer_crc(fields) != u32::from_le_bytes(*crc) {
+        if crc_of(&header_of(version), fields) != u32::from_le_bytes(*crc) {
             return None;
         }
         let mut cursor = TableByteCursor::new(fields);

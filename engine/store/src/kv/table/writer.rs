@@ -131,19 +131,21 @@ impl<W: Write> TableWriter<W> {
         self.previous_last.as_ref().map(|(key, seqno)| VersionKey { key, seqno: *seqno })
     }
 
+    /// Writes the gathered entries, as one block or as several.
     fn close_block(&mut self) -> TableResult<()> {
-        let (Some(first), Some(last)) = (self.block.version_key(0), self.block.last_version_key()) else {
-            return Ok(());
-        };
-        let last = (last.key.to_vec(), last.seqno);
-        let before = self.previous_last.as_ref().map(|(key, seqno)| VersionKey { key, seqno: *seqno });
-        let added = self.index.add(self.offset, before, first);
-        self.failed |= added.is_err();
-        added?;
-        let wants_filter = self.filter.applies_at(self.offset);
-        let bytes = self.block.encode(&self.meta, self.offset, wants_filter);
-        self.write(&bytes)?;
-        self.previous_last = Some(last);
+        for part in self.block.parts() {
+            let last = part.end.checked_sub(1).and_then(|last| self.block.version_key(last));
+            let (Some(first), Some(last)) = (self.block.version_key(part.start), last) else { continue };
+            let last = (last.key.to_vec(), last.seqno);
+            let before = self.previous_last.as_ref().map(|(key, seqno)| VersionKey { key, seqno: *seqno });
+            let added = self.index.add(self.offset, before, first);
+            self.failed |= added.is_err();
+            added?;
+            let wants_filter = self.filter.applies_at(self.offset);
+            let bytes = self.block.encode(part, &self.meta, self.offset, wants_filter);
+            self.write(&bytes)?;
+            self.previous_last = Some(last);
+        }
         self.block.clear();
         Ok(())
     }

@@ -4,7 +4,8 @@ use std::io::Write as _;
 use std::path::Path;
 
 use super::*;
-use crate::ids::{Seqno, StoreId};
+use crate::blob::AnchorKey;
+use crate::ids::{NamespaceId, Seqno, StoreId};
 use crate::io::sim::{FailRule, OpKind, SimIo};
 use crate::io::{Io, ReadMode};
 use crate::kv::index::levels::LOG_BYTES_MAX;
@@ -204,9 +205,8 @@ fn flush_keeps_versions_by_policy_or_all_under_a_view() {
 #[test]
 fn one_anchor_in_four_goes_into_a_table() {
     let (_, index) = index(1 << 20);
-    let anchors: Vec<IndexEntry> = (0..16)
-        .map(|n| entry(keys::anchor(crate::ids::NamespaceId(1), crate::blob::AnchorKey(n)).to_vec(), 1))
-        .collect();
+    let anchors: Vec<IndexEntry> =
+        (0..16).map(|n| entry(keys::anchor(NamespaceId(1), AnchorKey(n)).to_vec(), 1)).collect();
     let table = index
         .try_flush_memory(COVERS, &[memory(anchors.clone())], &[], TableLocation::Memory, u64::MAX)
         .unwrap()
@@ -214,6 +214,34 @@ fn one_anchor_in_four_goes_into_a_table() {
         .table;
     let held: Vec<bool> = anchors.iter().map(|one| table.get(&one.key, 9).unwrap().is_some()).collect();
     assert_eq!(held, (0..16).map(|n| n % 4 == 0).collect::<Vec<_>>());
+}
+
+/// An anchor's seqno is not in its table, so the newest is the one that was written last: in memory, then in the
+/// newest table, and after a merge.
+#[test]
+fn newest_anchor_is_found_without_seqnos_in_tables() {
+    let (_, index) = index(1 << 20);
+    let key = keys::anchor(NamespaceId(16), AnchorKey(0x1234_5678)).to_vec();
+    let at = |offset: u32, seqno: u64| {
+        let value = IndexValue { kind: keys::ANCHOR, a: 3, b: offset, c: 0 };
+        memory(vec![IndexEntry { key: key.clone(), seqno, value }])
+    };
+    let found = |tables: &[ListedTable]| {
+        let levels = IndexLevels { tables: tables.to_vec(), ..IndexLevels::default() };
+        let found = levels.tables().find_map(|table| table.get(&key, u64::MAX).unwrap());
+        found.map(|(seqno, value)| (seqno, value.b))
+    };
+    let flush = |memory, tables: &[ListedTable], most| {
+        index.try_flush_memory(COVERS, &[memory], tables, TableLocation::Memory, most).unwrap()
+    };
+    let first = flush(at(10, 5), &[], 0);
+    assert_eq!(found(&first), Some((0, 10)));
+    let second = flush(at(20, 9), &first, 0);
+    assert_eq!((second.len(), found(&second)), (2, Some((0, 20))));
+    let merged = flush(memory(numbered_entries(0..1)), &second, u64::MAX);
+    assert_eq!((merged.len(), found(&merged)), (1, Some((0, 20))));
+    let again = flush(at(30, 12), &merged, u64::MAX);
+    assert_eq!((again[0].table.entry_count(), found(&again)), (2, Some((0, 30))));
 }
 
 #[test]

@@ -61,6 +61,10 @@ fn tailed(count: u64, head: &[u8], tail: u8, tails: &[u8]) -> Vec<u8> {
     keyed(count, &[&[1][..], &varint(head.len() as u64), head, &[tail], tails].concat())
 }
 
+fn paired(count: u64, head: &[u8], (high, low): (u8, u8), highs: &[u8], lows: &[u8]) -> Vec<u8> {
+    keyed(count, &[&[2][..], &varint(head.len() as u64), head, &[high, low], highs, lows].concat())
+}
+
 fn ended(count: u64, head: &[u8], ends: &[u8], rests: &[u8]) -> Vec<u8> {
     keyed(count, &[&[0][..], &varint(head.len() as u64), head, ends, rests].concat())
 }
@@ -79,6 +83,8 @@ fn columns(entries: u64, which: &[u8], seqno: &[u8], kind: &[u8], b: &[u8]) -> V
 fn test_builders_build_valid_blocks() {
     let len = |body: &[u8]| decode(body).map(|shape| shape.view(body).len());
     assert_eq!(len(&tailed(4, b"k", 1, &rising(7))), Ok(4));
+    assert_eq!(len(&paired(4, b"k", (2, 1), &bytes(&[0, 0, 1, 2]), &bytes(&[3, 9, 3, 0]))), Ok(4));
+    assert_eq!(len(&paired(2, b"k", (0, 8), &same(0), &rising(7))), Ok(2));
     assert_eq!(len(&ended(2, b"a", &rising(1), b"bc")), Ok(2));
     assert_eq!(len(&ended(3, b"", &bytes(&[0, 1, 3]), b"aab")), Ok(3));
     assert_eq!(len(&columns(3, &bytes(&[0, 0, 1]), &bytes(&[9, 7, 9]), &same(1), &same(1))), Ok(3));
@@ -93,13 +99,21 @@ fn bad_blocks_are_refused() {
         ("too many entries", tailed(5000, b"k", 2, &rising(0))),
         ("2^63 entries", tailed(1 << 63, b"k", 1, &rising(0))),
         ("more keys than entries", [&[1][..], &tailed(2, b"k", 1, &rising(0))[1..]].concat()),
-        ("unknown key coding", [&varint(1)[..], &[1, 2, 0]].concat()),
+        ("unknown key coding", [&varint(1)[..], &[1, 3, 0]].concat()),
         ("keys too long together", tailed(4096, &[0; 69_990], 2, &rising(0))),
         ("head too long", tailed(1, &[0; 70_001], 0, &same(0))),
         ("key too long", tailed(1, &[0; 70_000], 1, &same(0))),
         ("2^64-1 bytes of head", keyed(1, &[&[1][..], &varint(u64::MAX), &[0], &same(0)].concat())),
         ("tail longer than eight", tailed(1, b"k", 9, &same(0))),
         ("tail over its bytes", tailed(2, b"k", 1, &rising(255))),
+        ("high number longer than eight", paired(1, b"k", (9, 1), &same(0), &same(0))),
+        ("low number longer than eight", paired(1, b"k", (1, 9), &same(0), &same(0))),
+        ("high number over its bytes", paired(2, b"k", (1, 1), &rising(255), &same(0))),
+        ("low number over its bytes", paired(2, b"k", (1, 1), &rising(0), &rising(255))),
+        ("equal pairs", paired(2, b"k", (1, 1), &same(1), &same(1))),
+        ("falling high numbers", paired(2, b"k", (1, 1), &bytes(&[5, 4]), &rising(0))),
+        ("falling low numbers", paired(2, b"k", (1, 1), &same(1), &bytes(&[5, 4]))),
+        ("pairs without low numbers", keyed(1, &[&[2, 1, b'k', 1, 1][..], &same(0)].concat())[..9].to_vec()),
         ("head cut short", keyed(1, &[&[1][..], &varint(60_000), b"k", &[1], &same(0)].concat())),
         ("equal keys", tailed(2, b"k", 1, &same(1))),
         ("falling keys", tailed(2, b"k", 1, &bytes(&[5, 4]))),
@@ -217,7 +231,7 @@ fn filter_without_its_keys_is_found_by_verify() {
 fn other_files_and_versions_are_refused() {
     let mut bytes = write(&[], FilterPolicy::Never);
     bytes[8] = 1;
-    assert!(matches!(open(&bytes), Err(TableError::UnknownVersion { found: 1, known: 3 })));
+    assert!(matches!(open(&bytes), Err(TableError::UnknownVersion { found: 1, known: 4 })));
     bytes[0] = b'a';
     assert!(matches!(open(&bytes), Err(TableError::NotATable { .. })));
     assert!(matches!(open(&[]), Err(TableError::NotATable { .. })));
@@ -226,10 +240,11 @@ fn other_files_and_versions_are_refused() {
 #[test]
 fn random_bodies_never_panic() {
     let mut mix = TableTestRng(4);
-    let good = tailed(40, b"k", 1, &rising(1));
-    for round in 0..20_000u64 {
+    let good = [tailed(40, b"k", 1, &rising(1)), paired(40, b"k", (1, 2), &rising(1), &same(9))];
+    for round in 0..40_000u64 {
+        let good = if round % 2 == 0 { &good[0] } else { &good[1] };
         let mut body = good.clone();
-        for _ in 0..=round % 4 {
+        for _ in 0..=round / 2 % 4 {
             let at = usize::try_from(mix.below(body.len() as u64)).unwrap();
             body[at] = mix.next().to_le_bytes()[0];
         }

@@ -50,10 +50,10 @@ fn cost(name: &str, entries: &[IndexEntry], filter: FilterPolicy) -> f64 {
 #[test]
 fn entries_cost_few_bytes() {
     for (name, entries, most) in [
-        ("10000 frames of one run", frames(10_000, 1), 7.0),
-        ("10000 frames of 50 runs", frames(10_000, 50), 8.0),
-        ("10000 frames of 1000 runs", frames(10_000, 1000), 12.0),
-        ("10000 hashes", hashes(10_000), 12.0),
+        ("10000 frames of one run", frames(10_000, 1), 4.0),
+        ("10000 frames of 50 runs", frames(10_000, 50), 5.0),
+        ("10000 frames of 1000 runs", frames(10_000, 1000), 5.0),
+        ("10000 hashes", hashes(10_000), 8.5),
     ] {
         let plain = cost(name, &entries, FilterPolicy::Never);
         assert!(plain <= most, "{name}: {plain}");
@@ -61,6 +61,22 @@ fn entries_cost_few_bytes() {
         let always = cost(name, &entries, FilterPolicy::Always);
         assert!(plain <= auto && auto <= always && always < plain + 2.0);
     }
+}
+
+/// The keys of runs, their names and their frames once shared blocks and stored most of their bytes.
+#[test]
+fn a_block_is_cut_where_keyspaces_have_nothing_in_common() {
+    let key = |space: u32, rest: &[u8]| entry(&[&space.to_be_bytes()[..], rest].concat(), 9, 1, 5);
+    let runs = (0..60u64).map(|run| key(2, &[&16u32.to_be_bytes()[..], &run.to_be_bytes()].concat()));
+    let names = (0..60).map(|name| key(3, format!("agent-{name:02}").as_bytes()));
+    let both: Vec<IndexEntry> = runs.clone().chain(names.clone()).collect();
+    let table = open(&write(&both, FilterPolicy::Never)).unwrap();
+    assert_eq!(table.block_count(), 2);
+    let cut = cost("60 runs and 60 names", &both, FilterPolicy::Never);
+    assert!(cut < 11.0, "{cut}");
+    // A cut costs a block, so few keys share one.
+    let few: Vec<IndexEntry> = runs.take(1).chain(names.take(1)).chain([key(4, b"abc")]).collect();
+    assert_eq!(open(&write(&few, FilterPolicy::Never)).unwrap().block_count(), 1);
 }
 
 #[test]
