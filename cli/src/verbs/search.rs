@@ -76,6 +76,14 @@ fn by_meaning(
         }
     }
     out.flush()?;
+    if !answer.not_compared.is_empty() {
+        let others: Vec<String> = answer.not_compared.iter().map(|other| printable(other)).collect();
+        print_note(format_args!(
+            "memory of other embedders was not compared: {} (this search: {})",
+            others.join(", "),
+            printable(&answer.embedder)
+        ));
+    }
     match answer.hits.is_empty() {
         true => Err(Failure::missing(
             format!("no question of a run is near to {question:?}"),

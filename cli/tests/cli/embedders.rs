@@ -95,9 +95,13 @@ fn daemon_uses_http_embedder_and_names_both_on_mismatch() {
 fn recording_is_remembered_with_configured_embedder() {
     let (bench, far) = (CliBench::new(), FakeUpstream::start());
     let agent = crate::record::agent();
-    let mut command =
-        bench.command(["record", "--upstream", &far.url, "--", "python3", "-B", &agent, "loan"]);
-    command.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL");
+    let record = || {
+        let line = ["record", "--upstream", &far.url, "--", "python3", "-B", &agent, "loan"];
+        let mut command = bench.command(line);
+        command.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL");
+        command
+    };
+    let mut command = record();
     command.env("ANNALS_EMBEDDINGS_URL", format!("{}/v1", far.url)).env("ANNALS_EMBEDDINGS_MODEL", "letters");
     let done = ProcessResult::from_output(command.stdin(std::process::Stdio::null()).output().unwrap());
     assert!(done.code == 0 && !done.stderr.contains("NOT REMEMBERED"), "{done:?}");
@@ -109,6 +113,19 @@ fn recording_is_remembered_with_configured_embedder() {
     for refused in [&["recall", WHY][..], &by_meaning] {
         let refused = bench.run_args(refused).failed(1);
         assert!(refused.contains("\"letters\"") && refused.contains("\"annals-words-1\""), "{refused}");
+    }
+
+    // A second run, which the built-in embedder remembers. Each search found one run, and did not say that it
+    // had not compared the other one.
+    assert!(record().stdin(std::process::Stdio::null()).output().unwrap().status.success());
+    let far_only = bench.with_embedder(&far.url, "letters", &by_meaning);
+    let near_only = bench.run_args(by_meaning);
+    for (found, used, other) in
+        [(far_only, "letters", "annals-words-1"), (near_only, "annals-words-1", "letters")]
+    {
+        let note = format!("memory of other embedders was not compared: {other} (this search: {used})");
+        assert!(found.code == 0 && found.stderr.contains(&note), "{found:?}");
+        assert_eq!(String::from_utf8(found.stdout).unwrap().matches("    > ").count(), 1);
     }
 }
 

@@ -7,7 +7,7 @@
 //! their rarity among the entries of all tenants, so that scores of different tenants can be compared. Vectors of all tenants
 //! stand in one partition, which is searched once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
 use super::embedder::Embedder;
@@ -15,7 +15,7 @@ use super::operations::{CheckedEntry, embedder_mismatch, identity_of_key, parse_
 use super::postings::{AskedTenant, ScoreFilter, TailCards, is_damage, partition_of};
 use super::rank::rank;
 use super::recall::{embed_one, embedding_text};
-use super::vector_search::{cosine, length_mismatch, partition_name};
+use super::vector_search::{cosine, embedder_of_partition, length_mismatch, partition_name};
 use super::words::{Card, CardRead, QuestionTerms, TermRarity};
 use super::*;
 use annals_store::kv::View;
@@ -105,6 +105,22 @@ impl Memory {
             }
         }
         rank(hits, &MemoryQuery::default())
+    }
+
+    /// The other embedders with entries in the namespace, sorted. [`Memory::recall_runs`] does not compare their entries with
+    /// a question. Of an id of more than 200 bytes this is the hash.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn other_embedders(&self, asked: &str) -> Result<Vec<String>> {
+        let partitions = self.space.embedders()?;
+        let named = partitions.iter().filter_map(|name| embedder_of_partition(name));
+        let mut others: BTreeSet<String> = named.map(str::to_owned).collect();
+        if self.words.scan(ScanRange::all()).keys().next().transpose()?.is_some() {
+            others.insert(WordEmbedder::ID.to_owned());
+        }
+        others.remove(asked);
+        Ok(others.into_iter().collect())
     }
 
     fn runs_by_words(&self, asked: &QuestionTerms, run_max: usize) -> Result<Vec<(f32, Vec<u8>)>> {

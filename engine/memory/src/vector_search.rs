@@ -32,6 +32,13 @@ pub(super) fn partition_name(numbers: usize, embedder: Option<&str>) -> String {
     }
 }
 
+/// The embedder that a partition of memory names, or the hash of its id; `None` for other partitions.
+pub(super) fn embedder_of_partition(name: &str) -> Option<&str> {
+    let at = name.find(['/', '#'])?;
+    let numbers = name.get(..at)?;
+    (!numbers.is_empty() && numbers.bytes().all(|byte| byte.is_ascii_digit())).then(|| name.get(at + 1..))?
+}
+
 /// Whether the vectors of a partition have this many dimensions.
 fn has_dimensions(name: &str, numbers: usize) -> bool {
     let digits = name.find(['/', '#']).map_or(name, |end| name.get(..end).unwrap_or_default());

@@ -11,7 +11,7 @@ const SEARCHES = {
   },
 };
 /// Runs that a search by meaning cannot find: they have no entry in memory.
-const NOT_REMEMBERED = "Not searched: runs without an entry in memory. A run has none while it is recorded, if it was abandoned, or if it has no question or no answer. Replays and runs with --no-memory have none. Forks, imports and runs that the cache answered have one with --remember only. Runs that are written by FRAME.ADD alone have none. Entries of another embedder are not compared.";
+const NOT_REMEMBERED = "Not searched: runs without an entry in memory. A run has none while it is recorded, if it was abandoned, or if it has no question or no answer. Replays and runs with --no-memory have none. Forks, imports and runs that the cache answered have one with --remember only. Runs that are written by FRAME.ADD alone have none.";
 
 class SearchView {
   constructor(app, route) {
@@ -66,10 +66,10 @@ class SearchView {
   }
 
   /// Runs with a question that is near to the one that was asked.
-  drawRuns({ hits, embedder }) {
+  drawRuns({ hits, embedder, not_compared: others }) {
     const found = hits.length === 0 ? "No question of a run is near to this." : hits.length === 100 ? "The best 100 runs." : `${plural(hits.length, "run")}.`;
     const built = "the built-in embedder: it compares words and their stems. ANNALS_EMBEDDINGS_URL names an embedder that compares meanings.";
-    this.count.textContent = `${found} Compared by ${visibleText(embedder)}${embedder === "annals-words-1" ? `, ${built}` : "."}`;
+    this.count.textContent = `${found} Compared by ${visibleText(embedder)}${embedder === "annals-words-1" ? `, ${built}` : "."}${others.length ? ` Not compared: memory of ${others.map(visibleText).join(", ")}.` : ""}`;
     const place = (run, seq, isGone, text, properties) => (isGone ? h("span", { class: "mono", tabindex: "-1", ...properties }, text) : h("a", { href: routeHash(["run", run, String(seq)]), class: "mono", ...properties }, text));
     const fact = (text, title) => h("span", { class: "dim", title }, text);
     const said = (label, ...content) => [h("dt", {}, label), h("dd", { class: "mono", dir: "auto" }, content)];

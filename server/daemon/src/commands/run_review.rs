@@ -166,7 +166,8 @@ fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
         let memory = match call.tenant.memory() {
             // A store that is only read, and in which nothing was ever remembered.
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return json_reply(&MeaningAnswer { embedder: with.id().to_owned(), hits: Vec::new() });
+                let embedder = with.id().to_owned();
+                return json_reply(&MeaningAnswer { embedder, ..MeaningAnswer::default() });
             }
             opened => opened?,
         };

@@ -23,6 +23,8 @@ pub struct MeaningAnswer {
     pub hits: Vec<RunHit>,
     /// The id of the embedder that compared the question with the questions of runs.
     pub embedder: String,
+    /// Other embedders with entries in the namespace. Questions of their entries were not compared.
+    pub not_compared: Vec<String>,
 }
 
 /// A run with a question that the search found.
@@ -132,7 +134,8 @@ pub fn find_by_meaning(
             others: Vec::new(),
         });
     }
-    Ok(MeaningAnswer { hits: runs, embedder: with.id().to_owned() })
+    let not_compared = memory.other_embedders(with.id())?;
+    Ok(MeaningAnswer { hits: runs, embedder: with.id().to_owned(), not_compared })
 }
 
 /// Hits as a profile shows them, of which those stay that still answer the question, the best first.

@@ -69,7 +69,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
             "Returns the frames whose texts hold what a question asks for, the best first, as JSON: `hits`, `is_whole`, \
              `gaps`. Indexes frames that were recorded since the last search first, about 48 MiB at a time; `is_whole` is \
              false until all are indexed: search again. At most COUNT hits (default 20, at most 100). BY MEANING returns \
-             the runs with a question near to this one, in the memories of all tenants: `hits`, `embedder`.",
+             the runs with a question near to this one, in the memories of all tenants: `hits`, `embedder`, `not_compared`.",
         ),
     command("runs", "run.index", -1, &["write", "whole"])
         .arguments("[NAMESPACE namespace] [REBUILD]")
