@@ -211,6 +211,6 @@ fn tables_of_an_earlier_version_are_rebuilt_without_a_warning() {
     assert_eq!((observe(&store), store.rebuilt()), (wanted, Vec::new()));
     store.close().unwrap();
     for path in tables(&sim) {
-        assert_eq!(sim.read(&path).unwrap()[8], 3, "{}", path.display());
+        assert_eq!(sim.read(&path).unwrap()[8], 4, "{}", path.display());
     }
 }
