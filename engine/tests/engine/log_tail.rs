@@ -111,6 +111,29 @@ fn any_damage_before_the_note_is_reported() {
 }
 
 /// Bytes after the note may be torn, so they are cut. The cut used to pass in silence.
+/// Without a note, a batch says up to where the log was synced when it was written: what is damaged before such a
+/// place was promised. When bytes after the damage were planted to count as zeros written ahead, only workloads on
+/// a lying disk could notice, and five hundred of them did not.
+#[test]
+fn damage_before_a_later_batch_is_reported_without_a_note() {
+    let (sim, options) = stopped(Durability::Disk, 0);
+    sim.remove(Path::new("s/SYNCED")).unwrap();
+    let (path, bytes) = active_segment(&sim);
+    assert!(content(&options).unwrap().len() > 6);
+    let batches = batches(&bytes);
+    let (from, len) = batches[batches.len() - 3];
+    for at in from..from + len {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1;
+        sim.edit(&path, |to| to.clone_from(&changed)).unwrap();
+        let read = content(&options).map(|content| content.len());
+        assert_eq!(read.map_err(|error| error.kind()), Err(ErrorKind::Damaged), "byte {at}, read");
+        let written = Store::open_with("s", options.clone()).map(drop);
+        assert_eq!(written.map_err(|error| error.kind()), Err(ErrorKind::Damaged), "byte {at}, written");
+        assert_eq!(sim.read(&path).unwrap(), changed, "byte {at}: a refusal changes nothing");
+    }
+}
+
 #[test]
 fn a_cut_is_said_and_stays_in_the_manifest() {
     let (sim, options) = stopped(Durability::Disk, 0);
