@@ -11,7 +11,7 @@ const SEARCHES = {
   },
 };
 /// Runs that a search by meaning cannot find: they have no entry in memory.
-const NOT_REMEMBERED = "Not searched: runs without an entry in memory. A run has none while it is recorded, if it was abandoned, or if it has no question or no answer. Replays and runs with --no-memory have none. Forks, imports and runs that the cache answered have one with --remember only. Runs that are written by FRAME.ADD alone have none.";
+const NOT_REMEMBERED = "Not searched: runs without an entry in memory. A run has none while it is recorded, if it was abandoned, or if it has no question or no answer. Replays and runs with --no-memory have none. Forks, imports and runs that the cache answered have one with --remember only. Runs that are written by FRAME.ADD alone have none. Entries of another embedder are not compared.";
 
 class SearchView {
   constructor(app, route) {
