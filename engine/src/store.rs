@@ -19,6 +19,7 @@ use crate::trace::recorder::{RecorderRegistry, Run, abandon};
 use crate::trace::run_facts::{RunFacts, RunFate, for_each_run};
 use crate::trace::run_keys;
 use crate::trace::schema::RunSchema;
+use crate::upkeep::compact::{CLOSING_BYTES_MIN, compress_tail};
 use crate::vector::index::VectorIndex;
 use crate::vector::nearest::nearest;
 use crate::vector::{Search, SearchHit};
@@ -59,6 +60,8 @@ impl StoreInner {
         if let Some(finder) = self.core.embedding_index.get() {
             finder.stop(&self.core);
         }
+        // Whatever prevents it, the bodies are in the log: a later compaction can compress them.
+        let _ = compress_tail(&self.core, CLOSING_BYTES_MIN);
         let abandoned = self.core.log().and_then(|log| {
             // What a run holds is final only once nothing adds to it and everything that was queued can be
             // read.

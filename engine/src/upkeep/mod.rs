@@ -14,7 +14,7 @@
 //! - `forget`: drops one run on request; its `keys` forgets keys and finds what holds a content.
 
 mod backup;
-mod compact;
+pub(crate) mod compact;
 mod correct;
 pub(crate) mod deadlines;
 mod directory;

@@ -27,6 +27,7 @@ mod ledger;
 mod links;
 mod log_tail;
 mod poison;
+mod raw_tail;
 mod read_modes;
 mod readers;
 mod reading;

@@ -15,7 +15,7 @@ use crate::io::sim::SimIo;
 
 use crate::log::ledger::{MerkleHash, leaf_hash, node_hash, record_hash};
 use crate::log::record::{BodyRef, KvHead, RecipeRef, RecordKind};
-use crate::log::rewrite::LiveSet;
+use crate::log::rewrite::{LiveSet, Recompress};
 use crate::trace::heads::{FrameHead, PartHead, RunFields, RunHead, SnapshotHead};
 use crate::trace::kinds;
 use crate::{
@@ -36,8 +36,8 @@ impl LiveSet for MarkedRecords {
         self.records.contains(&(segment, offset))
     }
 
-    fn live_ranges(&self, group: GroupId) -> Vec<Range<u32>> {
-        self.groups.get(&group.0).cloned().unwrap_or_default()
+    fn live_ranges(&self, group: GroupId) -> Option<Vec<Range<u32>>> {
+        Some(self.groups.get(&group.0).cloned().unwrap_or_default())
     }
 }
 
@@ -223,7 +223,7 @@ fn reader(sim: &SimIo) -> Store {
 
 #[test]
 fn remaining_runs_read_and_prove_as_before_rewrite() {
-    for recompress in [None, Some(12)] {
+    for recompress in [Recompress::Nothing, Recompress::All(12), Recompress::Raw] {
         let sim = sample::sample_store(3);
         let (before, forgotten, checkpoint) = {
             let store = reader(&sim);
@@ -310,7 +310,7 @@ fn check_store_stays_usable(sim: &SimIo, before: &[(Vec<String>, String)], check
 
     // Rewrites the remaining content once more.
     let all = sample::log_contents(sim);
-    let again = sample::rewrite_rows(sim, &mark_live(&all, &|_| false), &[100], None).unwrap();
+    let again = sample::rewrite_rows(sim, &mark_live(&all, &|_| false), &[100], Recompress::Nothing).unwrap();
     assert_eq!(again[0].erased.frames, 0);
     sample::state_erasures(sim, &again);
     let store = holds(ROOT, before.len() + 1);
@@ -341,7 +341,8 @@ fn checkpoint_inside_erased_batches_is_partly_comparable() {
         store.close().unwrap();
     }
     let all = sample::log_contents(&sim);
-    let made = sample::rewrite_rows(&sim, &mark_live(&all, &is_forgotten), &[100], None).unwrap();
+    let made =
+        sample::rewrite_rows(&sim, &mark_live(&all, &is_forgotten), &[100], Recompress::Nothing).unwrap();
     sample::state_erasures(&sim, &made);
     let store = reader(&sim);
     let now = store.checkpoint().unwrap();

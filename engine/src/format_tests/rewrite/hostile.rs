@@ -12,9 +12,9 @@ use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::layout::{BatchHeader, LogState, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::{Frontier, LedgerNode, LedgerTiles, leaf_hash};
 use crate::log::record::{GroupRest, RecordKind};
-use crate::log::rewrite::LiveSet;
 use crate::log::rewrite::groups::GroupRewriter;
 use crate::log::rewrite::source::SourceSegment;
+use crate::log::rewrite::{LiveSet, Recompress};
 use crate::{ErrorKind, Store};
 
 /// One record in sixteen stays, and the first bytes of each second group.
@@ -25,15 +25,15 @@ impl LiveSet for SparseLiveSet {
         offset % 16 == 3
     }
 
-    fn live_ranges(&self, group: GroupId) -> Vec<std::ops::Range<u32>> {
-        if group.0.is_multiple_of(2) { vec![0..1, 3..9] } else { Vec::new() }
+    fn live_ranges(&self, group: GroupId) -> Option<Vec<std::ops::Range<u32>>> {
+        Some(if group.0.is_multiple_of(2) { vec![0..1, 3..9] } else { Vec::new() })
     }
 }
 
 #[test]
 fn flipped_byte_of_rewritten_segment_is_damage() {
     let sim = sample::sample_store(1);
-    let made = sample::rewrite_rows(&sim, &SparseLiveSet, &[2], None).unwrap();
+    let made = sample::rewrite_rows(&sim, &SparseLiveSet, &[2], Recompress::Nothing).unwrap();
     assert!(made[0].moved.len() > 3);
     let path = paths().segment(made[0].entry.id);
     let len = sim.read(&path).unwrap().len();
@@ -58,7 +58,7 @@ fn survey_that_differs_from_checked_records_is_refused() {
     let source = SourceSegment::open(segment.clone()).unwrap();
     // All records except one, for each record in turn; first all of them.
     let records = |but: Option<u32>| {
-        let mut groups = GroupRewriter::new(&SparseLiveSet, None);
+        let mut groups = GroupRewriter::new(&SparseLiveSet, Recompress::Nothing);
         groups.survey(&source).unwrap();
         let mut number = 0;
         let each = |batch: &LogBatch<'_>, _: &BatchHeader| {
@@ -250,9 +250,9 @@ fn damaged_source_is_not_rewritten_and_leaves_no_file() {
     let len = sim.read(&path).unwrap().len();
     for at in (SEGMENT_HEADER_BYTES as usize..len).step_by(701) {
         sim.edit(&path, |bytes| bytes[at] ^= 1).unwrap();
-        let refused = sample::rewrite_rows(&sim, &SparseLiveSet, &[3], None).unwrap_err();
+        let refused = sample::rewrite_rows(&sim, &SparseLiveSet, &[3], Recompress::Nothing).unwrap_err();
         assert_eq!((refused.kind(), sim.files().len()), (ErrorKind::Damaged, files), "byte {at}");
         sim.edit(&path, |bytes| bytes[at] ^= 1).unwrap();
     }
-    assert!(sample::rewrite_rows(&sim, &SparseLiveSet, &[3], None).is_ok());
+    assert!(sample::rewrite_rows(&sim, &SparseLiveSet, &[3], Recompress::Nothing).is_ok());
 }

@@ -19,7 +19,7 @@ use crate::log::open::{FoundLog, ScanEnd, find, scan};
 use crate::log::parts;
 use crate::log::paths::StorePaths;
 use crate::log::record::{GroupPart, GroupRest, LogicalBody, RecordKind};
-use crate::log::rewrite::{LiveSet, RewrittenSegment, rewrite};
+use crate::log::rewrite::{LiveSet, Recompress, RewrittenSegment, rewrite};
 use crate::log::salts::BatchSalts;
 use crate::trace::census::commit_statements;
 use crate::{Component, Frame, Options, RunSpec, Status, Store, kv::History};
@@ -196,7 +196,7 @@ pub(crate) fn rewrite_rows(
     sim: &SimIo,
     keep: &dyn LiveSet,
     rows: &[usize],
-    recompress: Option<i32>,
+    recompress: Recompress,
 ) -> crate::Result<Vec<RewrittenSegment>> {
     let (io, paths) = (sim as &dyn Io, paths());
     let found = find_log(sim);

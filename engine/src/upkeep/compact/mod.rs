@@ -23,8 +23,12 @@ mod choose;
 mod live;
 mod mark;
 mod run;
+mod swap;
+mod tail;
 mod weigh;
 mod workers;
+
+pub(crate) use tail::{CLOSING_BYTES_MIN, compress_tail};
 
 use std::fmt;
 use std::sync::Arc;
@@ -190,6 +194,18 @@ impl Store {
     /// go is in; the message says how much they need. `Unavailable` also if the compaction was cancelled, or if the store is closed.
     pub fn compact(&self, options: &CompactOptions) -> Result<CompactReport> {
         self.compact_and_list_sharers(options).map(|(report, _)| report)
+    }
+
+    /// Compresses the bodies that were written raw at the end of the log ([`Options::raw_tail_bytes_max`]), unless they
+    /// are few beside what else was written. Closing does it, too. The store stays usable meanwhile. Returns whether it
+    /// did.
+    ///
+    /// [`Options::raw_tail_bytes_max`]: crate::Options::raw_tail_bytes_max
+    ///
+    /// # Errors
+    /// As [`Store::compact`]; `Conflict` also while a compaction runs.
+    pub fn compress_tail(&self) -> Result<bool> {
+        compress_tail(self.core(), 1)
     }
 
     /// As [`Store::compact`]. Also lists the living data that shares stored bytes with the keys of

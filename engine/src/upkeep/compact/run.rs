@@ -7,21 +7,18 @@ use std::time::Duration;
 
 use crate::blob::GroupId;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, SegmentId};
-use crate::log::erasure::{ErasedSpan, ErasureRule};
+use crate::ids::{NamespaceId, SegmentId, Seqno};
 use crate::log::layout::SEGMENT_HEADER_BYTES;
-use crate::log::manifest::SegmentEntry;
 use crate::log::open::sealed_tail;
-use crate::log::rewrite::{LiveSet, RewrittenSegment, rewrite};
+use crate::log::rewrite::{LiveSet, Recompress, rewrite};
 use crate::log::room::release_reserve_if_short;
 use crate::log::segments::{Segment, lock, read_lock};
-use crate::log::ticket::WriteFailure;
 use crate::sync::{Mutex, rank};
-use crate::trace::census::commit_statements;
 use crate::trace::schema::RunSchema;
 use crate::upkeep::compact::choose::{CompactionPlan, choose};
 use crate::upkeep::compact::live::LiveRecords;
 use crate::upkeep::compact::mark::{MarkedStore, mark};
+use crate::upkeep::compact::swap::RewrittenFiles;
 use crate::upkeep::compact::weigh::{MustGo, SegmentWeight, weigh};
 use crate::upkeep::compact::workers::run_jobs;
 use crate::upkeep::compact::{CompactOptions, CompactPhase, CompactProgress, CompactReport};
@@ -29,7 +26,7 @@ use crate::upkeep::forget::SharedContent;
 use annals_store::kv::core::Core;
 use annals_store::kv::embeddings::SweptOwners;
 use annals_store::kv::fence::RaisedFence;
-use annals_store::kv::index::{CompactionBase, PlaceMap, RebuiltTable};
+use annals_store::kv::index::{CompactionBase, PlaceMap};
 use annals_store::kv::keys;
 use std::sync::TryLockError;
 
@@ -65,17 +62,10 @@ struct CompactionSurvey {
     /// Living data that shares bytes with keys that must go.
     sharers: Vec<SharedContent>,
     plan: CompactionPlan,
+    /// Raw bytes in the sealed segments.
+    raw_bytes: u64,
     /// Keeps batches from referencing older groups; `None` if nothing will be rewritten.
     _fence: Option<RaisedFence>,
-}
-
-/// The new files, not yet in the manifest.
-struct RewrittenFiles {
-    /// For each new segment: the positions of its sources in the log, and the segment itself.
-    segments: Vec<(Range<usize>, RewrittenSegment)>,
-    table: RebuiltTable,
-    /// Replaced runs of which no record is left.
-    erased_runs: Vec<Range<u64>>,
 }
 
 /// Reports what a compaction would do. It opens its own reader, so it seals, flushes and blocks nothing.
@@ -144,11 +134,15 @@ fn compact_what_fits(core: &Arc<Core>, options: &CompactOptions) -> Result<Compa
     let made = work.write_segments(&mut looked).and_then(|rewritten| {
         report.made_bytes = rewritten.segments.iter().filter_map(|(_, made)| made.entry.sealed_bytes).sum();
         report.live_bytes = rewritten.segments.iter().map(|(_, made)| made.live_bytes).sum();
-        work.state_erasures(&rewritten)?;
-        work.swap(&looked, rewritten)
+        rewritten.state_erasures(core)?;
+        rewritten.swap(core, &looked.base, &|| work.check(), &|held| match looked.marked.has_parents(held) {
+            true => Ok(()),
+            false => Err(Error::conflict("a run that was dropped is being forked: try again")),
+        })
     });
     match made {
         Ok(()) => {
+            work.pass_raw_tail(&looked)?;
             work.remove_sources(looked)?;
             core.index.remove_unlisted_tables();
             // A power cut must not bring back files that this call reports as removed.
@@ -234,16 +228,17 @@ impl Compaction<'_> {
         let stop = || self.check();
         // Passes given out from here on reference only groups behind the sealed segments.
         let first_left = log.queue.seal_active(&stop)?;
+        let raw_bytes = core.writer()?.raw_tail.bytes();
         let fence = core.fence.raise(core.writer()?.next_group(), &stop)?;
         log.queue.barrier(core.index.visible())?;
         // Batches committed meanwhile may still reference groups in the sealed segments, so they are marked,
         // too.
         log.queue.flush_index()?;
         core.index.wait_flushed()?;
-        let base = core.index.take_base()?;
+        let base = core.index.take_base(Seqno(0))?;
         let listed = base.segments();
         let behind = listed.iter().position(|id| *id == first_left).unwrap_or(listed.len());
-        self.survey_segments(base, behind, Some(fence))
+        Ok(CompactionSurvey { raw_bytes, ..self.survey_segments(base, behind, Some(fence))? })
     }
 
     /// Like `survey`, in a store open for reading. It treats the active segment as it stands; a compaction
@@ -300,7 +295,7 @@ impl Compaction<'_> {
             _ => u64::MAX,
         };
         let plan = choose(&mut weighed, &mut marked.live, &wanted, which, (most, room), threads);
-        Ok(CompactionSurvey { base, marked, weighed, sharers, plan, _fence: fence })
+        Ok(CompactionSurvey { base, marked, weighed, sharers, plan, raw_bytes: 0, _fence: fence })
     }
 
     fn report(&self, looked: &CompactionSurvey) -> CompactReport {
@@ -363,7 +358,8 @@ impl Compaction<'_> {
         let erased_runs = looked.marked.erased_runs(&sources);
         let live = std::mem::take(&mut looked.marked.live);
         let pace = Pace::new(self, CompactPhase::Writing, looked.plan.live_bytes);
-        let (recompress, of) = (self.options.recompress, core.clone());
+        let recompress = self.options.recompress.map_or(Recompress::Raw, Recompress::All);
+        let of = core.clone();
         let mut made = run_jobs(&*core.io, jobs.len(), move |at| {
             let Some((sources, id)) = jobs.get(at) else {
                 return Err(Error::bug("a compaction job has no stretch"));
@@ -380,7 +376,11 @@ impl Compaction<'_> {
                 .into_iter()
                 .for_each(|moved| remap.add_move(moved.from, moved.to));
         }
-        let segments = looked.plan.stretches.iter().cloned().zip(made).collect();
+        let of_stretch = |stretch: &Range<usize>| -> Vec<SegmentId> {
+            let sources = looked.weighed.get(stretch.clone()).unwrap_or_default();
+            sources.iter().map(|source| source.segment.id).collect()
+        };
+        let segments = looked.plan.stretches.iter().map(of_stretch).zip(made).collect();
         core.io.sync_dir(&core.paths.segments())?;
         remap.sort_moves();
         let thinned = &looked.plan.thinned;
@@ -411,71 +411,22 @@ impl Compaction<'_> {
                 _ => Some(value),
             })
         })?;
-        Ok(RewrittenFiles { segments, table, erased_runs })
+        Ok(RewrittenFiles { segments, table, erased_runs, retired_bytes: looked.plan.bytes })
     }
 
-    /// Commits the statement of what the new segments lack. It is on disk before any of them is listed: a
-    /// rewritten segment without a statement was not made by a compaction.
-    fn state_erasures(&self, rewritten: &RewrittenFiles) -> Result<()> {
-        let spans: Vec<ErasedSpan> = rewritten.segments.iter().filter_map(|(_, made)| made.span).collect();
-        commit_statements(self.core, ErasureRule::Compaction, &spans, &rewritten.erased_runs)
-    }
-
-    /// Replaces the sources by the new segments in the manifest and in memory.
-    fn swap(&self, looked: &CompactionSurvey, rewritten: RewrittenFiles) -> Result<()> {
-        let core = self.core;
-        let log = core.log()?;
-        let entries: Vec<(Vec<SegmentId>, SegmentEntry)> = (rewritten.segments.iter())
-            .map(|(stretch, made)| {
-                let sources = looked.weighed.get(stretch.clone()).unwrap_or_default();
-                (sources.iter().map(|source| source.segment.id).collect(), made.entry.clone())
-            })
-            .collect();
-        let opened: Vec<Arc<Segment>> = (entries.iter())
-            .map(|(_, entry)| open_sealed(core, entry).map(Arc::new))
-            .collect::<Result<_>>()?;
-        let _tables = core.index.lock_tables(&looked.base)?;
-        self.check()?;
-        let (tables, next_table) = core.index.listing_with(&looked.base, &rewritten.table);
-        core.fence.with_held_records(|held| {
-            if !looked.marked.has_parents(held) {
-                let what = "a run that was dropped is being forked: try again";
-                return Err(Error::conflict(what));
-            }
-            let edited = log.manifest.renew(looked.plan.bytes, |state| {
-                for (sources, entry) in &entries {
-                    let at = state.segments.iter().position(|listed| sources.first() == Some(&listed.id));
-                    if let Some(at) = at {
-                        state.segments.splice(at..at + sources.len(), [entry.clone()]);
-                    }
-                    state.next_rewritten = state.next_rewritten.max(entry.id.0.saturating_add(1));
-                }
-                for (_, made) in &rewritten.segments {
-                    state.erased.add(&made.erased);
-                }
-                state.tables = tables;
-                state.next_table = next_table;
-            });
-            edited.map_err(|failed| {
-                if failed.in_doubt {
-                    log.queue.poison(WriteFailure::from_error(&failed.error));
-                }
-                failed.error
-            })?;
-            let segments = read_lock(&core.segments).clone();
-            for ((sources, _), segment) in entries.iter().zip(opened) {
-                // The manifest and the state in memory differ now: no later write may build on them.
-                segments.replace(sources, segment).inspect_err(|error| {
-                    log.queue.poison(WriteFailure::from_error(error));
-                })?;
-            }
-            core.index.install(&looked.base, rewritten.table);
-            // Only now: pins taken from here on use the new table.
-            let sources: Vec<SegmentId> = entries.iter().flat_map(|(sources, _)| sources.clone()).collect();
-            segments.retire(&sources);
-            core.schema.records_moved();
-            Ok(())
-        })
+    /// Nothing raw is left to compress in sealed segments if all of the tail's were rewritten.
+    fn pass_raw_tail(&self, looked: &CompactionSurvey) -> Result<()> {
+        let tail = &self.core.writer()?.raw_tail;
+        let sealed = |at: usize| looked.weighed.get(at).map(|weighed| weighed.segment.id);
+        let is_rewritten = |at: usize| looked.plan.stretches.iter().any(|stretch| stretch.contains(&at));
+        let first = tail.first();
+        let last = (0..looked.weighed.len()).rev().find_map(sealed).filter(|last| !last.is_rewritten());
+        let mut of_tail = (0..looked.weighed.len())
+            .filter(|at| sealed(*at).is_some_and(|id| !id.is_rewritten() && id >= first));
+        if let Some(last) = last.filter(|_| of_tail.all(is_rewritten)) {
+            tail.pass(looked.raw_bytes, SegmentId(last.0.saturating_add(1)));
+        }
+        Ok(())
     }
 
     /// Removes the files of segments that the manifest no longer lists. If a removal fails, a later one tries
@@ -500,18 +451,12 @@ impl Compaction<'_> {
     }
 }
 
-fn open_sealed(core: &Core, entry: &SegmentEntry) -> Result<Segment> {
-    let segment = Segment::open(&*core.io, &core.paths, core.store, entry.id, crate::io::OpenMode::Read)?;
-    segment.mark_sealed(core.options.read_mode);
-    Ok(segment)
-}
-
 impl LiveSet for LiveRecords {
     fn keeps_record(&self, segment: SegmentId, offset: u32) -> bool {
         LiveRecords::has_record(self, segment, offset)
     }
 
-    fn live_ranges(&self, group: GroupId) -> Vec<Range<u32>> {
-        LiveRecords::group_ranges(self, group).to_vec()
+    fn live_ranges(&self, group: GroupId) -> Option<Vec<Range<u32>>> {
+        Some(LiveRecords::group_ranges(self, group).to_vec())
     }
 }

@@ -152,10 +152,7 @@ fn new_encoder() -> Result<Encoder<'static>, BlobError> {
         encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG))?;
         encoder.set_parameter(CParameter::HashLog(HASH_LOG))?;
         encoder.set_parameter(CParameter::ChainLog(CHAIN_LOG))?;
-        // The record around a part has its own checksum and the sizes.
-        encoder.set_parameter(CParameter::ChecksumFlag(false))?;
-        encoder.set_parameter(CParameter::ContentSizeFlag(false))?;
-        encoder.set_parameter(CParameter::DictIdFlag(false))?;
+        set_frame_flags(&mut encoder)?;
         Ok(encoder)
     };
     open().map_err(zstd_error("open a frame"))
@@ -181,6 +178,49 @@ fn compress(encoder: &mut Encoder<'static>, pending: &[u8]) -> Result<Vec<u8>, B
             out.reserve(1024);
         }
     }
+}
+
+/// Zstandard level of a group that was written raw, once it is compressed as a whole. Level 3 stores 5% more of the
+/// real input in two thirds of the time, level 9 1% less in twice the time.
+const WHOLE_GROUP_LEVEL: i32 = 6;
+
+/// Compresses a group that was written raw, part by part.
+pub struct PartEncoder(Encoder<'static>);
+
+impl std::fmt::Debug for PartEncoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PartEncoder").finish_non_exhaustive()
+    }
+}
+
+impl PartEncoder {
+    /// # Errors
+    /// [`BlobError::Zstd`] if no compression context is available.
+    pub fn new() -> Result<Self, BlobError> {
+        Ok(Self(whole_group_encoder().map_err(zstd_error("open a frame"))?))
+    }
+
+    /// The next part of the group.
+    ///
+    /// # Errors
+    /// [`BlobError::Zstd`].
+    pub fn encode(&mut self, raw: &[u8]) -> Result<Vec<u8>, BlobError> {
+        compress(&mut self.0, raw)
+    }
+}
+
+fn whole_group_encoder() -> std::io::Result<Encoder<'static>> {
+    let mut encoder = Encoder::new(WHOLE_GROUP_LEVEL)?;
+    encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG))?;
+    set_frame_flags(&mut encoder)?;
+    Ok(encoder)
+}
+
+/// The record around a part has its own checksum and the sizes.
+fn set_frame_flags(encoder: &mut Encoder<'static>) -> std::io::Result<()> {
+    encoder.set_parameter(CParameter::ChecksumFlag(false))?;
+    encoder.set_parameter(CParameter::ContentSizeFlag(false))?;
+    encoder.set_parameter(CParameter::DictIdFlag(false))
 }
 
 /// Compresses what a compaction keeps of groups, each group by itself.
@@ -226,7 +266,7 @@ impl RemainderEncoder {
 
 /// Whether Zstandard would not help: the bytes of a sample from the middle have nearly eight bits of entropy
 /// each. Repeats in such bytes are left to anchors.
-pub(super) fn is_incompressible(bytes: &[u8]) -> bool {
+pub fn is_incompressible(bytes: &[u8]) -> bool {
     const SAMPLE: usize = 4096;
     const SAMPLE_BYTES: f64 = 4096.0;
     /// 95% of a byte.

@@ -38,7 +38,7 @@ pub use compare::{CommonRange, RESYNC_BYTES_MIN, common_front, common_tail, comp
 pub use decode::{GroupDecoder, decode_group};
 pub use delta::DeltaStack;
 pub use error::BlobError;
-pub use group::RemainderEncoder;
+pub use group::{PartEncoder, RemainderEncoder, is_incompressible};
 pub use packer::Packer;
 pub use plan::{BodyPlan, ComparedBody, Comparison, EarlierBytes, PlanStep, PreviousMatch, plan};
 pub use recipe::{decode_recipe, encode_recipe};

@@ -53,7 +53,8 @@ impl Packer {
 
     /// Packs a body's new ranges into groups and returns the extents of the whole body.
     ///
-    /// `plan` comes from [`super::plan`] on the same bytes. `next_group` returns a fresh id each time.
+    /// `plan` comes from [`super::plan`] on the same bytes. `next_group` returns a fresh id each time. New bytes
+    /// stay raw if they do not compress, and also with `raw`.
     ///
     /// # Errors
     /// [`BlobError::BodyTooLong`] and [`BlobError::PlanMismatch`] before anything changes. After
@@ -62,6 +63,7 @@ impl Packer {
         &mut self,
         body: &[u8],
         plan: &BodyPlan,
+        raw: bool,
         next_group: &mut dyn FnMut() -> GroupId,
     ) -> Result<PackedExtents, BlobError> {
         let len = body.len() as u64;
@@ -74,7 +76,10 @@ impl Packer {
             match step {
                 PlanStep::Old(extent) => push_extent(&mut packed.extents, *extent),
                 PlanStep::New(range) => {
-                    self.put_region(body, range.clone(), plan, next_group, &mut packed)?
+                    let region = body.get(range.clone()).unwrap_or_default();
+                    let codec =
+                        if raw || group::is_incompressible(region) { Codec::Raw } else { Codec::Zstd };
+                    self.put_region(body, range.clone(), plan, codec, next_group, &mut packed)?
                 }
             }
         }
@@ -86,11 +91,10 @@ impl Packer {
         body: &[u8],
         mut range: Range<usize>,
         plan: &BodyPlan,
+        codec: Codec,
         next_group: &mut dyn FnMut() -> GroupId,
         packed: &mut PackedExtents,
     ) -> Result<(), BlobError> {
-        let region = body.get(range.clone()).unwrap_or_default();
-        let codec = if group::is_incompressible(region) { Codec::Raw } else { Codec::Zstd };
         while !range.is_empty() {
             let writer = self.writer_for(codec, range.len(), next_group)?;
             let now = range.start..range.end.min(range.start + writer.room());
@@ -241,7 +245,7 @@ mod tests {
         };
         let mut put = |packer: &mut Packer, body: &[u8]| {
             let steps = if body.is_empty() { vec![] } else { vec![PlanStep::New(0..body.len())] };
-            let packed = packer.put(body, &steps.into(), &mut next).unwrap().extents;
+            let packed = packer.put(body, &steps.into(), false, &mut next).unwrap().extents;
             packed.iter().map(|e| (e.group.0, e.offset as usize, e.len as usize)).collect::<Vec<_>>()
         };
         let noise = noise(GROUP_BYTES_MAX);

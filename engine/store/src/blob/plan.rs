@@ -173,6 +173,16 @@ impl From<Vec<PlanStep>> for BodyPlan {
 }
 
 impl BodyPlan {
+    /// Number of bytes in new ranges.
+    #[must_use]
+    pub fn new_bytes(&self) -> usize {
+        let new = |step: &PlanStep| match step {
+            PlanStep::New(range) => range.len(),
+            PlanStep::Old(_) => 0,
+        };
+        self.steps.iter().map(new).sum()
+    }
+
     /// The ends of the anchor windows that lie within a part of a new range, counted from the part's start.
     pub(super) fn window_ends_in(&self, part: Range<usize>) -> Option<impl Iterator<Item = usize>> {
         let ends = self.window_ends.as_deref()?;

@@ -15,6 +15,7 @@ use crate::kv::fence::Fence;
 use crate::kv::groups::GroupCache;
 use crate::kv::index::{Index, IndexCoverage, IndexLimits};
 use crate::kv::keys;
+use crate::kv::raw_tail::RawTail;
 use crate::kv::store_reader::{LogFollower, StoreReader, visit_records};
 use crate::kv::store_writer::StoreWriter;
 use crate::log::layout::LogState;
@@ -59,6 +60,9 @@ pub struct Options {
     /// About how many bytes of the newest index entries stay in memory. Memory may hold twice as much while a
     /// table is written, and up to four times if the disk has no room for one. Default: 16 MiB.
     pub index_memory_bytes: usize,
+    /// New bytes of bodies are first written as they are, up to this many in a store, and compressed when the store is
+    /// closed or by `Store::compress_tail`. Beyond, and with 0, they are compressed at once. Default: 0.
+    pub raw_tail_bytes_max: u64,
     /// How sealed segments and tables are read. Default: [`ReadMode::Mapped`]. Choose
     /// [`ReadMode::Positional`] for disks that may disappear, or if other programs may truncate the files
     /// (docs/guarantees.md).
@@ -83,6 +87,7 @@ impl Default for Options {
             group_cache_bytes: 32 << 20,
             previous_bytes_max: 64 << 20,
             index_memory_bytes: 16 << 20,
+            raw_tail_bytes_max: 0,
             read_mode: ReadMode::default(),
             create: true,
             upgrade: true,
@@ -202,7 +207,8 @@ impl Core {
             }
             index.allow_writes();
         }
-        let (end, covered) = read_log(&*schema, &index, &found, whole, for_writing)?;
+        let raw_tail = RawTail::new(options.raw_tail_bytes_max);
+        let (end, covered) = read_log(&*schema, &index, &found, whole, for_writing.then_some(&raw_tail))?;
         let index = Arc::new(index);
         let segments = found.segments.clone();
         let vectors = found.state.vectors.clone();
@@ -239,7 +245,7 @@ impl Core {
             (None, Some(followed))
         };
         let catalogue = Catalogue::new(state.next_space);
-        let writer = log.map(|log| StoreWriter::new(log, &state));
+        let writer = log.map(|log| StoreWriter::new(log, &state, raw_tail));
         let reader = StoreReader {
             groups: GroupCache::new(options.group_cache_bytes),
             io,
@@ -418,13 +424,14 @@ fn open_index(
 }
 
 /// Reads the part of the log that the tables do not cover into the index. For writing, memory stays bounded:
-/// full memory is flushed, and the result says what the tables then cover if it differs from the manifest.
+/// full memory is flushed, and the result says what the tables then cover if it differs from the manifest. Raw bodies
+/// that it meets are added to `raw_tail`, which is given for writing.
 fn read_log(
     schema: &dyn RecordSchema,
     index: &Index,
     found: &FoundLog,
     whole: bool,
-    for_writing: bool,
+    raw_tail: Option<&RawTail>,
 ) -> Result<(ScanEnd, Option<IndexCoverage>)> {
     let state = &found.state;
     let first = state.segments.first().map_or(SegmentId(1), |segment| segment.id);
@@ -440,10 +447,13 @@ fn read_log(
     let end = scan_states(schema, found, at, at_from, &mut |batch, segment, log| {
         visit_records(batch.whole, batch.offset, segment, |record, place, seqno| {
             anchors.note_record(record, place, seqno)?;
+            if let Some(tail) = raw_tail.filter(|_| whole) {
+                tail.note_record(record, place)?;
+            }
             keys::derive_entries(schema, record, seqno, place, &mut entries)
         })?;
         anchors.close_excess_groups(&mut entries);
-        if for_writing {
+        if raw_tail.is_some() {
             // All entries of this batch are in memory before a table claims to cover it.
             index.insert(entries.drain(..));
             let after = (segment.id, batch.offset + batch.whole.len() as u64);

@@ -14,6 +14,7 @@ pub mod index;
 pub mod keys;
 pub mod keyspace;
 pub mod parallel;
+pub mod raw_tail;
 pub mod store_reader;
 pub mod store_writer;
 pub mod table;

@@ -3,6 +3,7 @@
 use crate::blob::GroupId;
 use crate::error::Result;
 use crate::io::Io;
+use crate::kv::raw_tail::RawTail;
 use crate::log::layout::LogState;
 use crate::log::open::OpenLog;
 use crate::log::segments::lock;
@@ -18,16 +19,18 @@ pub struct StoreWriter {
     salts: Mutex<SaltGenerator, { rank::SALTS }>,
     /// Held while a compaction runs, and by the thread that closes the store.
     pub compacting: Mutex<(), { rank::COMPACTING }>,
+    pub raw_tail: RawTail,
 }
 
 impl StoreWriter {
-    pub(super) fn new(log: OpenLog, state: &LogState) -> Self {
+    pub(super) fn new(log: OpenLog, state: &LogState, raw_tail: RawTail) -> Self {
         Self {
             log,
             next_group: AtomicU64::new(state.next_group),
             next_uid: AtomicU64::new(state.next_run),
             salts: Mutex::default(),
             compacting: Mutex::new(()),
+            raw_tail,
         }
     }
 

@@ -38,6 +38,8 @@ pub struct BatchWriter {
     pass: Option<Pass>,
     /// The batch may be queued even while the store closes.
     at_close: bool,
+    /// New bytes of bodies that were packed raw although they may compress.
+    raw_bytes: u64,
 }
 
 /// A body that is in the batch, or inline.
@@ -80,6 +82,7 @@ impl BatchWriter {
             lease: None,
             pass: None,
             at_close: false,
+            raw_bytes: 0,
         })
     }
 
@@ -177,8 +180,13 @@ impl BatchWriter {
         let pass = self.pass.get_or_insert_with(|| core.fence.pass());
         let plan =
             plan(bytes, before, &EarlierContent { core: &core, pass, namespace, seed, packer, sparse });
+        let new_bytes = plan.new_bytes();
+        let raw = writer.raw_tail.takes(new_bytes, || queue.has_fresh_segment());
+        if raw {
+            self.raw_bytes += new_bytes as u64;
+        }
         let packed = packer
-            .put(bytes, &plan, &mut || writer.new_group())
+            .put(bytes, &plan, raw, &mut || writer.new_group())
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a body cannot be packed: {e}"), e))?;
         let kept =
             packed.anchors.into_iter().filter(|anchor| !sparse || keys::is_kept_for_large_bodies(anchor.key));
@@ -210,6 +218,10 @@ impl BatchWriter {
         // Later bodies repeat what these groups hold: cached, they need no decoding.
         for (id, raw) in groups.packer.take_full_groups() {
             self.core.groups.put_filled(self.namespace, id, raw);
+        }
+        if self.raw_bytes > 0 {
+            let writer = self.core.writer()?;
+            writer.raw_tail.add(std::mem::take(&mut self.raw_bytes), writer.log.queue.active_segment());
         }
         for part in parts {
             let (before_offset, before_len) = groups.last_part(part.group.0);

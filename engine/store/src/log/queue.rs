@@ -46,6 +46,9 @@ const IDLE_GROUPS_MAX: usize = 8;
 /// another.
 const SPINNING_CALLERS_A_CORE: usize = 2;
 
+/// A segment with more bytes than this is not worth rewriting for a few raw bodies at its end.
+const FRESH_BYTES_MAX: u64 = 4 << 20;
+
 /// Maximum written batches kept for reuse, and bytes of their memory.
 const SPARE_BATCHES_MAX: usize = 32;
 const SPARE_BYTES_MAX: usize = 8 << 20;
@@ -688,6 +691,22 @@ impl WriteQueue {
         });
         drop(order);
         waiting.wait().map(drop)
+    }
+
+    /// The segment in which the next batch stands, unless it begins another one.
+    pub fn active_segment(&self) -> SegmentId {
+        lock(&self.order).segment
+    }
+
+    /// Whether the active segment is short. If it is not, the next batch that can begins another.
+    pub fn has_fresh_segment(&self) -> bool {
+        let mut order = lock(&self.order);
+        let is_fresh = order.offset <= FRESH_BYTES_MAX;
+        if !is_fresh && !order.wants_rotation {
+            order.wants_rotation = true;
+            order.idle.clear();
+        }
+        is_fresh
     }
 
     /// Stops accepting batches of callers. Accepted batches are still written; [`WriteQueue::barrier`] waits

@@ -47,6 +47,7 @@ ranks! {
     PARALLEL_RESULTS,
     STREAM_EXTENTS,
     SALTS,
+    RAW_TAIL,
     FOLLOWED,
     COUNTED_LOG,
     LOG_WRITER,

@@ -63,6 +63,8 @@ pub(super) enum WorkloadOp {
     Compact,
     /// A compaction that also recompresses live data.
     Recompress,
+    /// Compresses the raw bodies at the log's end.
+    CompressTail,
     /// Drops one of the runs; refused if it is open or pinned.
     DropRun,
     /// Pins or unpins the current run.
@@ -80,7 +82,7 @@ pub(super) enum WorkloadOp {
 }
 
 /// All operations. The exhaustive test uses the first ten.
-pub(super) const OPS: [WorkloadOp; 29] = [
+pub(super) const OPS: [WorkloadOp; 30] = [
     WorkloadOp::Put,
     WorkloadOp::Delete,
     WorkloadOp::Batch,
@@ -103,6 +105,7 @@ pub(super) const OPS: [WorkloadOp; 29] = [
     WorkloadOp::Severity,
     WorkloadOp::Compact,
     WorkloadOp::Recompress,
+    WorkloadOp::CompressTail,
     WorkloadOp::DropRun,
     WorkloadOp::Pin,
     WorkloadOp::Forget,
@@ -115,12 +118,13 @@ pub(super) const OPS: [WorkloadOp; 29] = [
 /// Number of [`OPS`] that the exhaustive test uses.
 pub(super) const ALPHABET: usize = 10;
 
-/// The index memory of a store.
+/// The index memory of a store, and whether bodies are written raw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IndexRoom {
     /// Memory is never full: tables are written only by a close or a recovery.
     Ample,
-    /// Memory for so few entries that the upkeep thread always writes, merges and lists tables.
+    /// Memory for so few entries that the upkeep thread always writes, merges and lists tables. Bodies are raw at
+    /// first.
     Tiny,
 }
 
@@ -132,6 +136,7 @@ impl IndexRoom {
             segment_bytes_max: 2 << 10,
             zero_ahead_bytes: 1 << 10,
             index_memory_bytes: if self == Self::Tiny { 512 } else { defaults.index_memory_bytes },
+            raw_tail_bytes_max: if self == Self::Tiny { 64 << 10 } else { 0 },
             ..defaults
         }
     }
@@ -328,6 +333,7 @@ impl WorkloadDriver {
             WorkloadOp::Recompress => {
                 self.compact(CompactOptions { recompress: Some(5), ..CompactOptions::default() })
             }
+            WorkloadOp::CompressTail => self.store().map_or(Ok(()), |store| store.compress_tail().map(drop)),
             WorkloadOp::DropRun => self.drop_run(None),
             WorkloadOp::Forget => self.drop_run(Some("asked for")),
             WorkloadOp::Pin => self.pin(),

@@ -222,7 +222,10 @@ fn plan_of_another_body_is_refused() {
     let mut packer = Packer::new(SEED);
     let mut ids = || GroupId(1);
     for steps in [vec![], vec![PlanStep::New(0..3)], vec![PlanStep::New(1..4)], vec![PlanStep::New(0..5)]] {
-        assert!(matches!(packer.put(b"four", &steps.into(), &mut ids), Err(BlobError::PlanMismatch { .. })));
+        assert!(matches!(
+            packer.put(b"four", &steps.into(), false, &mut ids),
+            Err(BlobError::PlanMismatch { .. })
+        ));
     }
     assert!(packer.flush().unwrap().is_empty());
 }

@@ -64,7 +64,7 @@ impl BlobTestStore {
             *next += 3;
             GroupId(*next)
         };
-        let packed = self.packer.put(bytes, &plan, &mut ids).unwrap();
+        let packed = self.packer.put(bytes, &plan, false, &mut ids).unwrap();
         for a in &packed.anchors {
             self.anchors.borrow_mut().insert(a.key, (a.group, a.offset));
         }

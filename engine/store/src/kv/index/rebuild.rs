@@ -34,6 +34,8 @@ const TABLE_ENTRY_BYTES: u64 = 40;
 #[derive(Debug)]
 pub struct CompactionBase {
     index: Arc<Index>,
+    /// How many tables are older than the base.
+    older: usize,
     tables: Vec<ListedTable>,
     /// Memory over the tables, newest first. Only for a base that is read and never replaced.
     memory: Vec<Arc<Memtable>>,
@@ -102,16 +104,17 @@ impl CompactionBase {
 }
 
 impl Index {
-    /// Takes the current tables as a base. The caller has flushed memory to files before.
+    /// Takes the current tables as a base, without those that hold only records before `from`. The caller has flushed
+    /// memory to files before.
     ///
     /// # Errors
     /// `Damaged` if a table is and cannot be rebuilt; `Unavailable` if one could not be written.
-    pub fn take_base(self: &Arc<Self>) -> Result<CompactionBase> {
+    pub fn take_base(self: &Arc<Self>, from: Seqno) -> Result<CompactionBase> {
         self.verify_tables()?;
         let upkeep =
             self.upkeep.get().ok_or_else(|| Error::bug("an index without an upkeep thread has no base"))?;
         let _tables = lock(&self.tables);
-        let tables = self.levels().tables.clone();
+        let mut tables = self.levels().tables.clone();
         let state = upkeep.manifest.state();
         if tables.iter().any(|listed| listed.location != TableLocation::File) {
             return Err(Error::new(
@@ -120,6 +123,9 @@ impl Index {
             ));
         }
         self.pinned_tables.store(tables.len(), Ordering::Relaxed);
+        // A table covers the log up to its seqno, exclusive.
+        let older = tables.partition_point(|listed| listed.table.meta().covers.seqno <= from.0);
+        tables.drain(..older);
         // A view that is opened from now on sees the newest of what these tables hold.
         let keep_all = !lock(&self.views).is_empty();
         let covers = TableCoverage {
@@ -128,7 +134,15 @@ impl Index {
             seqno: state.covers_state.next_seqno.0,
         };
         let segments = state.segments.iter().map(|entry| entry.id).collect();
-        Ok(CompactionBase { index: self.clone(), tables, memory: Vec::new(), segments, covers, keep_all })
+        Ok(CompactionBase {
+            index: self.clone(),
+            older,
+            tables,
+            memory: Vec::new(),
+            segments,
+            covers,
+            keep_all,
+        })
     }
 
     /// A base of everything, memory included, that is only read. `end` is the position up to which `segments`
@@ -146,7 +160,7 @@ impl Index {
         let levels = self.levels();
         let (tables, memory) = (levels.tables.clone(), levels.memory().cloned().collect());
         let covers = TableCoverage { segment: u64::from(end.0.0), offset: end.1, seqno: self.visible().0 };
-        Ok(CompactionBase { index: self.clone(), tables, memory, segments, covers, keep_all })
+        Ok(CompactionBase { index: self.clone(), older: 0, tables, memory, segments, covers, keep_all })
     }
 
     /// Writes and syncs one table of the base's entries that `map` keeps. Nothing lists it yet.
@@ -168,8 +182,12 @@ impl Index {
         let made = self.write_file_with(meta, |sink| {
             let mut writer = TableWriter::new(sink, meta)?;
             merge(base.sources(), |key, seqno, value| match map(key, value) {
-                // The base is the oldest tables: no version that this one ends is left.
-                Ok(Some(value)) if keys::space_of(key) == PASSING_SPACE && !keys::is_living(value) => Ok(()),
+                // Without older tables, no version that this one ends is left.
+                Ok(Some(value))
+                    if base.older == 0 && keys::space_of(key) == PASSING_SPACE && !keys::is_living(value) =>
+                {
+                    Ok(())
+                }
                 Ok(Some(value)) => writer.push(key, seqno, value),
                 Ok(None) => Ok(()),
                 Err(error) => {
@@ -196,7 +214,8 @@ impl Index {
         if !self.writable.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
         }
-        let now = &self.levels().tables;
+        let levels = self.levels();
+        let now = levels.tables.get(base.older..).unwrap_or_default();
         let is_there = base.tables.len() <= now.len()
             && base.tables.iter().zip(now).all(|(one, other)| one.entry.id == other.entry.id);
         if !is_there {
@@ -211,7 +230,8 @@ impl Index {
     pub fn listing_with(&self, base: &CompactionBase, made: &RebuiltTable) -> (Vec<TableEntry>, u64) {
         let levels = self.levels();
         let made = made.0.iter().map(|(listed, _)| listed);
-        let tables = made.chain(levels.tables.iter().skip(base.tables.len()));
+        let (older, newer) = (levels.tables.iter().take(base.older), base.older + base.tables.len());
+        let tables = older.chain(made).chain(levels.tables.iter().skip(newer));
         (tables.map(|listed| listed.entry.clone()).collect(), self.next_table.load(Ordering::Relaxed))
     }
 
@@ -220,7 +240,8 @@ impl Index {
     pub fn install(&self, base: &CompactionBase, made: RebuiltTable) {
         let RebuiltTable(made) = made;
         let listed = made.iter().map(|(listed, _)| listed.clone());
-        self.change_levels(|levels| drop(levels.tables.splice(..base.tables.len(), listed)));
+        let place = base.older..base.older + base.tables.len();
+        self.change_levels(|levels| drop(levels.tables.splice(place, listed)));
     }
 
     /// Removes the files of unlisted tables. A later call removes those that cannot be removed now.

@@ -55,7 +55,7 @@ fn batch(group: u64) -> (BatchBuf, Vec<(u64, u32, u32)>) {
 fn lease_with(queue: &Arc<WriteQueue>, group: u64) -> Lease {
     let mut lease = queue.lease(SPACE, packer);
     let packer = &mut lease.groups().unwrap().packer;
-    packer.put(b"four", &vec![PlanStep::New(0..4)].into(), &mut || GroupId(group)).unwrap();
+    packer.put(b"four", &vec![PlanStep::New(0..4)].into(), false, &mut || GroupId(group)).unwrap();
     lease
 }
 

@@ -1,9 +1,11 @@
 //! Decides and writes what stays of the groups of a source segment.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-use crate::blob::{GROUP_BYTES_MAX, GroupDecoder, GroupId, RemainderEncoder};
+use crate::blob::{
+    Codec, GROUP_BYTES_MAX, GroupDecoder, GroupId, PartEncoder, RemainderEncoder, is_incompressible,
+};
 use crate::codec::CodecError;
 use crate::error::{Error, Result};
 use crate::ids::RecordPlace;
@@ -12,10 +14,10 @@ use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::layout::RawRecord;
 use crate::log::ledger::LedgerNode;
 use crate::log::parts;
-use crate::log::record::{GroupPart, GroupRest, LAYOUT, RecordKind};
-use crate::log::rewrite::LiveSet;
+use crate::log::record::{GroupPart, GroupRest, LAYOUT, RecordKind, group_and_namespace};
 use crate::log::rewrite::draft::BatchDraft;
 use crate::log::rewrite::source::SourceSegment;
+use crate::log::rewrite::{LiveSet, Recompress};
 use crate::log::segments::Segment;
 
 /// What the rewrite does with a group.
@@ -25,6 +27,8 @@ pub enum GroupPlan {
     Drop,
     /// Copies its records.
     Copy,
+    /// It was written raw: compresses it, in fewer parts.
+    Pack,
     /// Encodes these ranges anew, at the position of its last record.
     Encode(Vec<Range<u32>>),
 }
@@ -36,6 +40,18 @@ struct SourceGroup {
     plan: Option<GroupPlan>,
     /// Offset and length of its last written part.
     written: (u32, u32),
+    packing: Option<PackedParts>,
+}
+
+/// A group that is being compressed.
+#[derive(Debug, Default)]
+struct PackedParts {
+    encoder: Option<PartEncoder>,
+    /// Raw bytes that no part has yet, and where they begin.
+    pending: Vec<u8>,
+    start: u32,
+    /// Where the record of a part stood, where its raw bytes begin, their number, and the part. Not written yet.
+    ready: VecDeque<(u32, u32, u32, Vec<u8>)>,
 }
 
 /// The content of a group in a source segment.
@@ -45,7 +61,15 @@ struct GroupContent {
     last: u32,
     /// The raw ranges that it contains.
     present: Vec<Range<u32>>,
+    /// Offsets of the parts at which a part of the compressed group ends, if the group was written raw and may
+    /// compress.
+    raw: Option<Vec<u32>>,
+    /// Raw bytes behind the last of these.
+    rest: u32,
 }
+
+/// Raw bytes of a part of a group that is compressed later. A reader decodes the parts up to the one it needs.
+const PACKED_PART_BYTES: u32 = 32 << 10;
 
 /// The groups and ledger leaves of the records seen.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -62,12 +86,12 @@ impl GroupSurvey {
             None => {}
             Some(RecordKind::GroupPart) => {
                 let part = GroupPart::parse(record.body)?;
-                let end = part.raw_start.saturating_add(part.raw_len);
-                self.note_group(part.group, at, std::iter::once(0..end).collect());
+                self.note_part(&part, at);
             }
             Some(RecordKind::GroupRest) => {
                 let rest = GroupRest::parse(record.body)?;
-                self.note_group(rest.group, at, rest.ranges);
+                let held = GroupContent { last: at, present: rest.ranges, raw: None, rest: 0 };
+                self.groups.insert(GroupId(rest.group), held);
             }
             Some(RecordKind::Erased) => self.has_leaf |= !ErasedRecords::parse(record.body)?.nodes.is_empty(),
             Some(RecordKind::ErasedBatches) => {
@@ -80,8 +104,23 @@ impl GroupSurvey {
         Ok(())
     }
 
-    fn note_group(&mut self, id: u64, at: u32, has: Vec<Range<u32>>) {
-        self.groups.insert(GroupId(id), GroupContent { last: at, present: has });
+    fn note_part(&mut self, part: &GroupPart<'_>, at: u32) {
+        let end = part.raw_start.saturating_add(part.raw_len);
+        let is_raw = part.codec == Codec::Raw.code() && !is_incompressible(part.encoded);
+        let known = self.groups.remove(&GroupId(part.group));
+        let (mut raw, mut rest) = match known {
+            Some(known) => (known.raw, known.rest),
+            None => (is_raw.then(Vec::new), 0),
+        };
+        // A group with one part that does not compress stays raw: its parts share a codec.
+        raw = raw.filter(|_| is_raw);
+        rest = rest.saturating_add(part.raw_len);
+        if let Some(ends) = raw.as_mut().filter(|_| rest >= PACKED_PART_BYTES) {
+            ends.push(at);
+            rest = 0;
+        }
+        let present = std::iter::once(0..end).collect();
+        self.groups.insert(GroupId(part.group), GroupContent { last: at, present, raw, rest });
     }
 
     fn end_batch(&mut self) {
@@ -92,7 +131,7 @@ impl GroupSurvey {
 /// The groups of a rewrite.
 pub struct GroupRewriter<'a> {
     keep: &'a dyn LiveSet,
-    recompress: Option<i32>,
+    recompress: Recompress,
     groups: HashMap<GroupId, SourceGroup>,
     /// Leaves of the source, counted by the survey.
     leaves: u64,
@@ -103,7 +142,7 @@ pub struct GroupRewriter<'a> {
 }
 
 impl<'a> GroupRewriter<'a> {
-    pub fn new(keep: &'a dyn LiveSet, recompress: Option<i32>) -> Self {
+    pub fn new(keep: &'a dyn LiveSet, recompress: Recompress) -> Self {
         let (known, checked) = (HashMap::new(), GroupSurvey::default());
         Self {
             keep,
@@ -128,7 +167,7 @@ impl<'a> GroupRewriter<'a> {
             seen.end_batch();
             Ok(())
         })?;
-        let group = |(id, held)| (id, SourceGroup { held, plan: None, written: (0, 0) });
+        let group = |(id, held)| (id, SourceGroup { held, plan: None, written: (0, 0), packing: None });
         self.groups = seen.groups.into_iter().map(group).collect();
         (self.leaves, self.checked) = (seen.leaves, GroupSurvey::default());
         source.footer.state.ledger.leaves.checked_sub(seen.leaves).ok_or_else(|| {
@@ -173,12 +212,12 @@ impl<'a> GroupRewriter<'a> {
 
     /// The plan for a group; decided on first use.
     pub fn plan(&mut self, id: GroupId) -> std::result::Result<&GroupPlan, CodecError> {
-        let (keep, anew) = (self.keep, self.recompress.is_some());
+        let (keep, recompress) = (self.keep, self.recompress);
         let group = self.group(id)?;
         let plan = match group.plan.take() {
             Some(plan) => plan,
             None => {
-                let named = merge_touching(keep.live_ranges(id));
+                let named = keep.live_ranges(id).map_or_else(|| group.held.present.clone(), merge_touching);
                 let held = |range: &Range<u32>| {
                     range.start < range.end
                         && group
@@ -193,7 +232,11 @@ impl<'a> GroupRewriter<'a> {
                 }
                 match named {
                     none if none.is_empty() => GroupPlan::Drop,
-                    all if all == group.held.present && !anew => GroupPlan::Copy,
+                    all if all == group.held.present => match recompress {
+                        Recompress::All(_) => GroupPlan::Encode(all),
+                        Recompress::Raw if group.held.raw.is_some() => GroupPlan::Pack,
+                        _ => GroupPlan::Copy,
+                    },
                     some => GroupPlan::Encode(some),
                 }
             }
@@ -207,8 +250,87 @@ impl<'a> GroupRewriter<'a> {
         Ok(match self.plan(id)? {
             GroupPlan::Drop => false,
             GroupPlan::Copy => true,
+            GroupPlan::Pack => self.ends_packed_part(id, offset)?,
             GroupPlan::Encode(_) => offset == last,
         })
+    }
+
+    fn ends_packed_part(&mut self, id: GroupId, offset: u32) -> std::result::Result<bool, CodecError> {
+        let held = &self.group(id)?.held;
+        let ends = held.raw.as_deref().unwrap_or_default();
+        Ok(offset == held.last || ends.binary_search(&offset).is_ok())
+    }
+
+    /// Compresses the bytes of a record of a group that is packed. Call it with each record, in their order.
+    pub(super) fn pack(
+        &mut self,
+        id: GroupId,
+        at: u32,
+        record: &RawRecord<'_>,
+    ) -> std::result::Result<(), CodecError> {
+        if *self.plan(id)? != GroupPlan::Pack {
+            return Ok(());
+        }
+        let ends = self.ends_packed_part(id, at)?;
+        let group = self.group(id)?;
+        let part = GroupPart::parse(record.body)?;
+        let packing = group.packing.get_or_insert_default();
+        let at_bytes = packing.start as usize + packing.pending.len();
+        if part.codec != Codec::Raw.code()
+            || part.encoded.len() != part.raw_len as usize
+            || part.raw_start as usize != at_bytes
+        {
+            return Err(CodecError::Header("the parts of a group do not follow each other".into()));
+        }
+        packing.pending.extend_from_slice(part.encoded);
+        if !ends {
+            return Ok(());
+        }
+        let wrong = |e: crate::blob::BlobError| CodecError::Header(e.to_string());
+        let encoder = match &mut packing.encoder {
+            Some(encoder) => encoder,
+            None => packing.encoder.insert(PartEncoder::new().map_err(wrong)?),
+        };
+        let encoded = encoder.encode(&packing.pending).map_err(wrong)?;
+        let len = part.raw_start + part.raw_len - packing.start;
+        packing.ready.push_back((at, packing.start, len, encoded));
+        packing.start += len;
+        packing.pending.clear();
+        if at == group.held.last {
+            packing.encoder = None;
+        }
+        Ok(())
+    }
+
+    /// Writes the part of a packed group that ended with the record at `at`.
+    pub(super) fn write_packed(
+        &mut self,
+        id: GroupId,
+        at: u32,
+        record: &RawRecord<'_>,
+        draft: &mut BatchDraft,
+    ) -> std::result::Result<RecordPlace, CodecError> {
+        let namespace = group_and_namespace(record.body)?.1;
+        let group = self.group(id)?;
+        let ready = group.packing.as_mut().and_then(|packing| packing.ready.pop_front());
+        let Some((_, raw_start, raw_len, encoded)) = ready.filter(|(of, ..)| *of == at) else {
+            return Err(CodecError::Header("a part of a group appears while it is read".into()));
+        };
+        let (before_offset, before_len) = group.written;
+        let codec = Codec::Zstd.code();
+        let part = GroupPart {
+            group: id.0,
+            namespace,
+            raw_start,
+            raw_len,
+            codec,
+            before_offset,
+            before_len,
+            encoded: &encoded,
+        };
+        let place = draft.record(RecordKind::GroupPart.code(), LAYOUT, |out| part.put(out));
+        group.written = (place.offset, place.len);
+        Ok(place)
     }
 
     pub fn is_last(&self, id: GroupId, offset: u32) -> bool {
@@ -249,7 +371,7 @@ impl<'a> GroupRewriter<'a> {
     ) -> Result<RecordPlace> {
         let damaged = |e: CodecError| Error::damaged(&segment.path, u64::from(from.offset), e);
         let bug = |e: crate::blob::BlobError| Error::bug(e.to_string());
-        let (group, namespace) = crate::log::record::group_and_namespace(record.body).map_err(damaged)?;
+        let (group, namespace) = group_and_namespace(record.body).map_err(damaged)?;
         let raw = parts::read(segment, from, namespace, GroupId(group), GROUP_BYTES_MAX, &mut self.decoder)?;
         let mut living = Vec::new();
         for range in ranges {
@@ -258,9 +380,13 @@ impl<'a> GroupRewriter<'a> {
                 damaged(CodecError::Header(format!("group {group} is shorter than its parts say")))
             })?);
         }
+        let level = match self.recompress {
+            Recompress::All(level) => Some(level),
+            _ => None,
+        };
         let encoder = match &mut self.encoder {
             Some(encoder) => encoder,
-            None => self.encoder.insert(RemainderEncoder::new(self.recompress).map_err(bug)?),
+            None => self.encoder.insert(RemainderEncoder::new(level).map_err(bug)?),
         };
         let (codec, encoded) = encoder.encode(&living).map_err(bug)?;
         let rest =

@@ -52,8 +52,18 @@ mod tally;
 pub trait LiveSet {
     /// Whether the logical record at `offset` of a source is live.
     fn keeps_record(&self, segment: SegmentId, offset: u32) -> bool;
-    /// The live raw ranges of a group, ascending and disjoint; empty if there are none.
-    fn live_ranges(&self, group: GroupId) -> Vec<Range<u32>>;
+    /// The live raw ranges of a group, ascending and disjoint; empty if there are none, `None` if all of it lives.
+    fn live_ranges(&self, group: GroupId) -> Option<Vec<Range<u32>>>;
+}
+
+/// Which groups a rewrite compresses although all their bytes live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recompress {
+    Nothing,
+    /// All, with this Zstandard level.
+    All(i32),
+    /// Those that were written raw, as recording compresses.
+    Raw,
 }
 
 /// A segment that was written and synced, but is not listed yet.
@@ -78,8 +88,8 @@ pub struct RecordMove {
     pub to: RecordPlace,
 }
 
-/// Writes and syncs the segment `id` from sealed segments that are adjacent in the order of the log. With
-/// `recompress`, encodes every group anew with that Zstandard level. Calls `spend` with the number of bytes
+/// Writes and syncs the segment `id` from sealed segments that are adjacent in the order of the log. Encodes
+/// groups anew as `recompress` says. Calls `spend` with the number of bytes
 /// before each write.
 ///
 /// # Errors
@@ -94,7 +104,7 @@ pub fn rewrite(
     sources: &[Arc<Segment>],
     id: SegmentId,
     keep: &dyn LiveSet,
-    recompress: Option<i32>,
+    recompress: Recompress,
     spend: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<RewrittenSegment> {
     if !id.is_rewritten() {
@@ -122,7 +132,7 @@ fn write_segment(
     sources: &[Arc<Segment>],
     id: SegmentId,
     keep: &dyn LiveSet,
-    recompress: Option<i32>,
+    recompress: Recompress,
     spend: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<RewrittenSegment> {
     let sources = source::open_consecutive(sources)?;
@@ -208,7 +218,9 @@ impl SegmentRewrite<'_> {
                 // Records of unknown kind are not kept: their liveness cannot be decided.
                 None | Some(RecordKind::Erased | RecordKind::ErasedBatches) => false,
                 Some(RecordKind::GroupPart | RecordKind::GroupRest) => {
-                    groups.keeps_record_at(GroupId(group_and_namespace(record.body)?.0), at)?
+                    let id = GroupId(group_and_namespace(record.body)?.0);
+                    groups.pack(id, at, &record)?;
+                    groups.keeps_record_at(id, at)?
                 }
                 Some(_) => keep.keeps_record(segment.id, at),
             });
@@ -269,6 +281,9 @@ impl SegmentRewrite<'_> {
                     let to = match plan {
                         GroupPlan::Encode(ranges) => {
                             self.groups.encode(segment, from, &record, &ranges, &mut draft)?
+                        }
+                        GroupPlan::Pack => {
+                            self.groups.write_packed(id, from.offset, &record, &mut draft).map_err(damaged)?
                         }
                         _ => self.groups.copy(id, &record, &mut draft).map_err(damaged)?,
                     };

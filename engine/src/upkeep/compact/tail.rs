@@ -1,0 +1,164 @@
+//! Compresses the raw tail of the log (`kv::raw_tail`).
+//!
+//! The segments that may hold raw bodies are rewritten as one, with every record, and their raw groups compressed.
+//! As nothing that a record names is lost, later batches may refer to these groups all the time, so there is no fence.
+//! Only tables that lead to these segments are made anew. Small segments before them, which earlier calls made, are
+//! joined with them, so that a store that is opened often has few of them.
+
+use std::ops::Range;
+use std::sync::{Arc, TryLockError};
+
+use crate::blob::GroupId;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{SegmentId, Seqno};
+use crate::log::rewrite::{LiveSet, Recompress, rewrite};
+use crate::log::segments::{Segment, read_lock};
+use crate::upkeep::compact::swap::RewrittenFiles;
+use annals_store::kv::core::Core;
+use annals_store::kv::index::{CompactionBase, PlaceMap};
+use annals_store::kv::keys;
+use annals_store::kv::raw_tail::RawBytes;
+
+/// Fewer raw bytes are not worth a rewrite when a store is closed.
+pub(crate) const CLOSING_BYTES_MIN: u64 = 4 << 10;
+/// Segments in which fewer than one byte in so many is raw stay as they are.
+const SHARE_MIN: u64 = 8;
+/// Segments are joined up to this many bytes.
+const JOINED_BYTES_MAX: u64 = 32 << 20;
+
+/// Everything lives.
+struct AllLive;
+
+impl LiveSet for AllLive {
+    fn keeps_record(&self, _: SegmentId, _: u32) -> bool {
+        true
+    }
+
+    fn live_ranges(&self, _: GroupId) -> Option<Vec<Range<u32>>> {
+        None
+    }
+}
+
+/// See [`Store::compress_tail`](crate::Store::compress_tail). Fewer raw bytes than `bytes_min` stay.
+pub(crate) fn compress_tail(core: &Arc<Core>, bytes_min: u64) -> Result<bool> {
+    let writer = core.writer()?;
+    if writer.raw_tail.bytes() < bytes_min {
+        return Ok(false);
+    }
+    writer.log.queue.check_poisoned()?;
+    let _compacting = match writer.compacting.try_lock() {
+        Ok(guard) => guard,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            return Err(Error::conflict("a compaction of this store is running: wait until it ends"));
+        }
+    };
+    let taken = writer.raw_tail.take();
+    let done = compress_taken(core, taken);
+    if done.is_err() {
+        writer.raw_tail.give_back(taken);
+    }
+    done
+}
+
+fn compress_taken(core: &Arc<Core>, taken: RawBytes) -> Result<bool> {
+    let log = core.log()?;
+    let stop = || match core.is_closed() {
+        true => Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again")),
+        false => log.queue.check_poisoned(),
+    };
+    let end = log.queue.seal_active(&stop)?;
+    log.queue.barrier(core.index.visible())?;
+    log.queue.flush_index()?;
+    core.index.wait_flushed()?;
+    let mut all = read_lock(&core.segments).all();
+    all.truncate(all.iter().position(|segment| segment.id == end).unwrap_or(all.len()));
+    let Some((sources, from)) = choose_sources(&all, taken)? else { return Ok(false) };
+    let base = core.index.take_base(from)?;
+    let made = write_tail(core, sources, &base, &stop).and_then(|rewritten| {
+        rewritten.state_erasures(core)?;
+        rewritten.swap(core, &base, &stop, &|_| Ok(()))
+    });
+    drop(base);
+    if made.is_err() && (core.is_closed() || log.queue.is_poisoned()) {
+        // Another process may own the store now; the next opening removes the new files.
+        return made.map(|()| false);
+    }
+    for source in sources.iter().filter(|_| made.is_ok()) {
+        // Readers may still have it open. If it cannot be removed now, the next opening for writing removes it.
+        let _ = core.io.remove(&core.paths.segment(source.id));
+    }
+    if made.is_err() {
+        let _ = core.remove_unlisted_segments();
+    }
+    core.index.remove_unlisted_tables();
+    made?;
+    core.io.sync_dir(&core.paths.segments())?;
+    core.io.sync_dir(&core.paths.tables())?;
+    Ok(true)
+}
+
+/// The last of these sealed segments that are rewritten as one, and the seqno with which they begin. `None` if that is
+/// not worth it.
+fn choose_sources(all: &[Arc<Segment>], taken: RawBytes) -> Result<Option<(&[Arc<Segment>], Seqno)>> {
+    // A compaction may have rewritten the first ones meanwhile, and has compressed them then.
+    let is_tail = |segment: &Arc<Segment>| !segment.id.is_rewritten() && segment.id >= taken.first;
+    let Some(mut first) = all.iter().position(is_tail) else { return Ok(None) };
+    let mut bytes = 0;
+    for segment in all.get(first..).unwrap_or_default() {
+        bytes += segment.file.len()?;
+    }
+    if taken.bytes < bytes / SHARE_MIN {
+        return Ok(None);
+    }
+    // Each is joined with one at most twice as long: so none is copied more often than the logarithm of their number.
+    while let Some(before) =
+        first.checked_sub(1).and_then(|at| all.get(at)).filter(|one| one.id.is_rewritten())
+    {
+        let more = before.file.len()?;
+        if more > bytes * 2 || bytes + more > JOINED_BYTES_MAX {
+            break;
+        }
+        (first, bytes) = (first - 1, bytes + more);
+    }
+    match all.get(first..) {
+        Some(sources @ [begin, ..]) => Ok(Some((sources, begin.header()?.first_seqno))),
+        _ => Ok(None),
+    }
+}
+
+/// Writes the new segment, and the table that leads to it.
+fn write_tail(
+    core: &Arc<Core>,
+    sources: &[Arc<Segment>],
+    base: &CompactionBase,
+    stop: &dyn Fn() -> Result<()>,
+) -> Result<RewrittenFiles> {
+    let id = SegmentId(core.log()?.manifest.state().next_rewritten);
+    let (io, paths) = (&*core.io, &core.paths);
+    let mut made =
+        rewrite(io, paths, core.store, &*core.schema, sources, id, &AllLive, Recompress::Raw, &mut |_| {
+            stop()
+        })?;
+    io.sync_dir(&paths.segments())?;
+    let mut places = PlaceMap::default();
+    let mut retired_bytes = 0;
+    for source in sources {
+        places.retire(source.id);
+        retired_bytes += source.file.len()?;
+    }
+    for moved in std::mem::take(&mut made.moved) {
+        places.add_move(moved.from, moved.to);
+    }
+    places.sort_moves();
+    let table = core.index.write_rebuilt_table(base, |_, value| {
+        Ok(match value.kind {
+            keys::AT_PLACE | keys::ENDED => {
+                places.new_place(keys::place(value)).map(|place| keys::record_value(value.kind, place))
+            }
+            _ => Some(value),
+        })
+    })?;
+    let sources = sources.iter().map(|source| source.id).collect();
+    Ok(RewrittenFiles { segments: vec![(sources, made)], table, erased_runs: Vec::new(), retired_bytes })
+}

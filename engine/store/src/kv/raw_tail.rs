@@ -1,0 +1,97 @@
+//! The raw tail: new bytes of bodies at the log's end that are not compressed yet.
+//!
+//! Compressing them takes a quarter of a commit. So a commit writes them as they are, while the store has few of
+//! these. Later the segments that hold them are rewritten with their groups compressed: once the store is idle,
+//! or when it is closed.
+//!
+//! The counts are a hint: what is missed stays raw until a compaction rewrites it.
+
+use crate::blob::{Codec, is_incompressible};
+use crate::codec::CodecError;
+use crate::ids::{RecordPlace, SegmentId};
+use crate::log::layout::RawRecord;
+use crate::log::record::{GroupPart, RecordKind};
+use crate::log::segments::lock;
+use crate::sync::{Mutex, rank};
+
+/// More new bytes in one body are compressed at once: such a caller would soon fill the tail.
+const NEW_BYTES_MAX: usize = 64 << 10;
+
+/// See the module.
+#[derive(Debug)]
+pub struct RawTail {
+    bytes_max: u64,
+    held: Mutex<RawBytes, { rank::RAW_TAIL }>,
+}
+
+/// Raw bytes, and the first segment that may hold some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RawBytes {
+    pub bytes: u64,
+    pub first: SegmentId,
+}
+
+impl RawTail {
+    pub fn new(bytes_max: u64) -> Self {
+        Self { bytes_max, held: Mutex::default() }
+    }
+
+    /// Whether a body with this many new bytes may be written raw; `has_fresh_segment` is asked if the tail is empty.
+    pub fn takes(&self, new_bytes: usize, has_fresh_segment: impl FnOnce() -> bool) -> bool {
+        if self.bytes_max == 0 || new_bytes == 0 || new_bytes > NEW_BYTES_MAX {
+            return false;
+        }
+        let bytes = self.bytes();
+        bytes < self.bytes_max && (bytes > 0 || has_fresh_segment())
+    }
+
+    /// Adds bytes that are written raw to this segment, or to a later one.
+    pub fn add(&self, bytes: u64, segment: SegmentId) {
+        let mut held = lock(&self.held);
+        if held.bytes == 0 {
+            held.first = segment;
+        }
+        held.bytes += bytes;
+    }
+
+    /// Adds the bytes of a record that an opening reads, if it is a part that may be compressed.
+    pub fn note_record(&self, record: &RawRecord<'_>, place: RecordPlace) -> Result<(), CodecError> {
+        if place.segment.is_rewritten()
+            || RecordKind::parse(record.kind, record.layout)? != Some(RecordKind::GroupPart)
+        {
+            return Ok(());
+        }
+        let part = GroupPart::parse(record.body)?;
+        if part.codec == Codec::Raw.code() && !is_incompressible(part.encoded) {
+            self.add(u64::from(part.raw_len), place.segment);
+        }
+        Ok(())
+    }
+
+    /// Number of raw bytes.
+    pub fn bytes(&self) -> u64 {
+        lock(&self.held).bytes
+    }
+
+    /// The first segment that may hold some.
+    pub fn first(&self) -> SegmentId {
+        lock(&self.held).first
+    }
+
+    /// Notes that a compaction has rewritten `bytes` of them: all in segments before `next`.
+    pub fn pass(&self, bytes: u64, next: SegmentId) {
+        let mut held = lock(&self.held);
+        *held = RawBytes { bytes: held.bytes.saturating_sub(bytes), first: held.first.max(next) };
+    }
+
+    /// Takes what is held, to compress it.
+    pub fn take(&self) -> RawBytes {
+        std::mem::take(&mut *lock(&self.held))
+    }
+
+    /// Gives back what could not be compressed.
+    pub fn give_back(&self, taken: RawBytes) {
+        let mut held = lock(&self.held);
+        *held = RawBytes { bytes: held.bytes + taken.bytes, first: taken.first };
+    }
+}

@@ -1,0 +1,185 @@
+//! Bodies that are written raw and compressed later: by closing, by a call, by a compaction.
+
+use std::path::Path;
+
+use annals::io::sim::{Crash, SimIo};
+use annals::{Component, Frame, Options, RunSpec, Status, Store, kv::History, upkeep::CompactOptions};
+
+use crate::support::{
+    GrowingConversation, SeededRng, assert_whole, bodies, delete_tables, process_durability_options, record,
+    recorded, sim_options,
+};
+
+fn raw() -> Options {
+    Options { raw_tail_bytes_max: 16 << 20, ..process_durability_options() }
+}
+
+fn talk(topic: &str, steps: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    GrowingConversation::new(topic).take(steps).collect()
+}
+
+fn record_run(store: &Store, name: &str, steps: usize) {
+    let (run, _) = recorded(&store.namespace("default").unwrap(), name, steps);
+    run.end(Status::Ok).unwrap();
+}
+
+fn assert_runs(store: &Store, steps: usize, names: &[String]) {
+    let space = store.namespace("default").unwrap();
+    for name in names {
+        assert!(bodies(&space.run(name).unwrap()) == talk(name, steps), "{name}");
+    }
+    assert_whole(store);
+}
+
+fn segments(store: &Path) -> usize {
+    std::fs::read_dir(store.join("segments")).unwrap().count()
+}
+
+fn pieces(store: &Store) -> u64 {
+    store.stats().unwrap().bytes.pieces
+}
+
+#[test]
+fn closing_compresses_what_was_written_raw() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = ["one".to_owned()];
+    let closed = |options: Options, path: &Path| {
+        let store = Store::open_with(path, options).unwrap();
+        record_run(&store, "one", 120);
+        let open = pieces(&store);
+        let checkpoint = store.checkpoint().unwrap();
+        store.close().unwrap();
+        let store = Store::open_read_only(path).unwrap();
+        assert_runs(&store, 120, &names);
+        // Nothing that a checkpoint covers has changed, and what was removed is stated.
+        let compared = store.verify_against(&checkpoint).unwrap();
+        assert_eq!((compared.differences, compared.erased), (vec![], 0));
+        assert!(store.gaps(&mut |_| Ok(())).unwrap().problems().is_empty());
+        (open, pieces(&store), store.stats().unwrap().disk_bytes)
+    };
+    let at_once = closed(Options { raw_tail_bytes_max: 0, ..raw() }, &dir.path().join("at-once"));
+    assert_eq!(at_once.0, at_once.1, "there is no raw tail without the option");
+    let path = dir.path().join("later");
+    let later = closed(raw(), &path);
+    println!("{at_once:?} {later:?}");
+    assert!(later.0 > at_once.0 * 2, "the bodies are raw while the store is open");
+    // A whole group compresses better than the parts that commits add.
+    assert!(later.1 < at_once.1 && later.2 < at_once.2);
+    // The log alone gives the same answers.
+    delete_tables(&path);
+    assert_runs(&crate::support::writer(&path).unwrap(), 120, &names);
+}
+
+/// Each closing makes a segment. A store that is opened for each run would have one for each.
+#[test]
+fn store_that_is_opened_often_has_few_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let mut names = Vec::new();
+    for number in 0..40 {
+        let store = Store::open_with(&path, raw()).unwrap();
+        names.push(format!("run {number}"));
+        record_run(&store, &names[number], 20 + number % 7 * 5);
+        store.close().unwrap();
+        assert!(segments(&path) < 9, "{} segments after {number} openings", segments(&path));
+    }
+    let store = Store::open_read_only(&path).unwrap();
+    for (number, name) in names.iter().enumerate() {
+        assert_runs(&store, 20 + number % 7 * 5, std::slice::from_ref(name));
+    }
+    assert!(store.gaps(&mut |_| Ok(())).unwrap().problems().is_empty());
+}
+
+/// What a killed process left raw is compressed by the next one.
+#[test]
+fn raw_bodies_of_a_killed_process_are_compressed_by_the_next() {
+    let sim = SimIo::new(5);
+    let options = |sim: &SimIo| Options { raw_tail_bytes_max: 16 << 20, ..sim_options(sim) };
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    record_run(&store, "killed", 80);
+    let raw = pieces(&store);
+    let sim = sim.crash(Crash::Everything);
+    drop(store);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    assert_eq!(pieces(&store), raw);
+    store.close().unwrap();
+    let store = Store::open_read_only_with("s", options(&sim)).unwrap();
+    assert!(pieces(&store) * 2 < raw, "{} of {raw}", pieces(&store));
+    assert_runs(&store, 80, &["killed".to_owned()]);
+}
+
+/// Recording, reading and an open batch go on beside it, and what is recorded later refers to bodies that it moved.
+#[test]
+fn open_store_compresses_its_tail_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let store = Store::open_with(&path, raw()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keys = space.keyspace("k", History::All).unwrap();
+    assert!(!store.compress_tail().unwrap(), "there is nothing");
+    let run = space.begin_run(RunSpec::new("talk")).unwrap();
+    let mut talking = GrowingConversation::new("talk");
+    let reader = Store::open_read_only(&path).unwrap();
+    for round in 0..6u64 {
+        record(&run, &mut talking, 30);
+        keys.put(b"long", SeededRng(round).text(9000)).unwrap();
+        keys.put(b"short", round.to_string().into_bytes()).unwrap();
+        let view = space.view();
+        let seen = view.get(&keys, b"short").unwrap();
+        let before = pieces(&store);
+        assert!(store.compress_tail().unwrap());
+        assert!(pieces(&store) < before);
+        assert!(!store.compress_tail().unwrap(), "once");
+        assert_eq!(view.get(&keys, b"short").unwrap(), seen);
+        assert_eq!(keys.history(b"long").unwrap().len() as u64, round + 1);
+        reader.refresh().unwrap();
+        assert_whole(&reader);
+    }
+    run.end(Status::Ok).unwrap();
+    assert_eq!(keys.get(b"long").unwrap().unwrap(), SeededRng(5).text(9000));
+    store.close().unwrap();
+    let store = Store::open_read_only(&path).unwrap();
+    assert_runs(&store, 180, &["talk".to_owned()]);
+}
+
+/// Bodies that do not compress stay as they are, and a tail has its bound.
+#[test]
+fn tail_is_bounded_and_noise_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let store = Store::open_with(&path, Options { raw_tail_bytes_max: 100_000, ..raw() }).unwrap();
+    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("run")).unwrap();
+    let mut all = Vec::new();
+    for number in 0..40u64 {
+        // Text and noise by turns, in bodies of 20 KB.
+        let body =
+            if number % 2 == 0 { SeededRng(number).text(20_000) } else { SeededRng(number).bytes(20_000) };
+        run.record(Frame::new(Component::Llm, body.clone(), b"".to_vec())).unwrap();
+        all.push(body);
+    }
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    let store = Store::open_read_only(&path).unwrap();
+    let read = bodies(&store.namespace("default").unwrap().run("run").unwrap());
+    assert!(read.into_iter().map(|(input, _)| input).eq(all));
+    assert_whole(&store);
+}
+
+/// A compaction compresses the raw bodies of what it rewrites.
+#[test]
+fn compaction_compresses_raw_bodies() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let store = Store::open_with(&path, raw()).unwrap();
+    let space = store.namespace("default").unwrap();
+    record_run(&store, "kept", 60);
+    record_run(&store, "dropped", 60);
+    space.drop_run("dropped", "test", "").unwrap();
+    let before = pieces(&store);
+    assert_eq!(store.compact(&CompactOptions::default()).unwrap().rewritten, 1);
+    assert!(pieces(&store) * 4 < before);
+    assert!(!store.compress_tail().unwrap(), "nothing is left to compress");
+    assert_runs(&store, 60, &["kept".to_owned()]);
+    store.close().unwrap();
+    assert_runs(&Store::open_read_only(&path).unwrap(), 60, &["kept".to_owned()]);
+}
