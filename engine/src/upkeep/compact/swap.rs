@@ -27,6 +27,9 @@ pub(super) struct RewrittenFiles {
     pub(super) retired_bytes: u64,
 }
 
+/// Refuses a change because of the records that are held in memory.
+type HeldCheck<'a> = dyn Fn(&[(u64, u32)]) -> Result<()> + 'a;
+
 impl RewrittenFiles {
     /// Commits the statement of what the new segments lack. It is on disk before any of them is listed: a
     /// rewritten segment without a statement was not made by a compaction.
@@ -42,7 +45,7 @@ impl RewrittenFiles {
         core: &Arc<Core>,
         base: &CompactionBase,
         check: &dyn Fn() -> Result<()>,
-        check_held: &dyn Fn(&[(u64, u32)]) -> Result<()>,
+        check_held: &HeldCheck<'_>,
     ) -> Result<()> {
         let log = core.log()?;
         let Self { segments: made, table, retired_bytes, .. } = self;

@@ -26,6 +26,9 @@ const SHARE_MIN: u64 = 8;
 /// Segments are joined up to this many bytes.
 const JOINED_BYTES_MAX: u64 = 32 << 20;
 
+/// Adjacent segments, and the seqno with which they begin.
+type TailSources<'a> = (&'a [Arc<Segment>], Seqno);
+
 /// Everything lives.
 struct AllLive;
 
@@ -100,7 +103,7 @@ fn compress_taken(core: &Arc<Core>, taken: RawBytes) -> Result<bool> {
 
 /// The last of these sealed segments that are rewritten as one, and the seqno with which they begin. `None` if that is
 /// not worth it.
-fn choose_sources(all: &[Arc<Segment>], taken: RawBytes) -> Result<Option<(&[Arc<Segment>], Seqno)>> {
+fn choose_sources(all: &[Arc<Segment>], taken: RawBytes) -> Result<Option<TailSources<'_>>> {
     // A compaction may have rewritten the first ones meanwhile, and has compressed them then.
     let is_tail = |segment: &Arc<Segment>| !segment.id.is_rewritten() && segment.id >= taken.first;
     let Some(mut first) = all.iter().position(is_tail) else { return Ok(None) };
