@@ -19,7 +19,7 @@ use crate::trace::recorder::{RecorderRegistry, Run, abandon};
 use crate::trace::run_facts::{RunFacts, RunFate, for_each_run};
 use crate::trace::run_keys;
 use crate::trace::schema::RunSchema;
-use crate::upkeep::compact::{CLOSING_BYTES_MIN, compress_tail};
+use crate::upkeep::compact::{CLOSING_BYTES_MIN, TailThread, compress_tail};
 use crate::vector::index::VectorIndex;
 use crate::vector::nearest::nearest;
 use crate::vector::{Search, SearchHit};
@@ -42,6 +42,7 @@ struct StoreInner {
     core: Arc<Core>,
     recording: Arc<RecorderRegistry>,
     vectors: Arc<VectorIndex>,
+    tail: TailThread,
 }
 
 impl Drop for StoreInner {
@@ -60,8 +61,10 @@ impl StoreInner {
         if let Some(finder) = self.core.embedding_index.get() {
             finder.stop(&self.core);
         }
+        self.tail.stop(&self.core);
         // Whatever prevents it, the bodies are in the log: a later compaction can compress them.
-        let _ = compress_tail(&self.core, CLOSING_BYTES_MIN);
+        let waits = || Err(Error::conflict("a batch is open"));
+        let _ = compress_tail(&self.core, CLOSING_BYTES_MIN, &waits);
         let abandoned = self.core.log().and_then(|log| {
             // What a run holds is final only once nothing adds to it and everything that was queued can be
             // read.
@@ -239,7 +242,8 @@ impl Store {
         let vectors = VectorIndex::open(&core);
         // No other index was set: a core belongs to one store.
         let _ = core.embedding_index.set(vectors.clone());
-        Self(Arc::new(StoreInner { core, recording, vectors }))
+        let tail = TailThread::start(&core);
+        Self(Arc::new(StoreInner { core, recording, vectors, tail }))
     }
 
     /// Opens a store for reading, with or without a writer beside it. Sees what was in the log when it was

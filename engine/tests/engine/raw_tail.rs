@@ -142,6 +142,48 @@ fn open_store_compresses_its_tail_on_request() {
     assert_runs(&store, 180, &["talk".to_owned()]);
 }
 
+/// A store that is open and at rest compresses its tail by itself.
+#[test]
+fn idle_store_compresses_its_tail() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let store = Store::open_with(&path, raw()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("run")).unwrap();
+    let texts: Vec<Vec<u8>> = (0..20).map(|number| SeededRng(number).text(20_000)).collect();
+    for text in &texts {
+        run.record(Frame::new(Component::Llm, text.clone(), b"".to_vec())).unwrap();
+    }
+    let raw = pieces(&store);
+    while pieces(&store) * 2 > raw {
+        std::thread::yield_now();
+    }
+    run.record(Frame::new(Component::Llm, texts[0].clone(), b"after".to_vec())).unwrap();
+    run.end(Status::Ok).unwrap();
+    let read = bodies(&space.run("run").unwrap());
+    assert!(read.iter().map(|(input, _)| input).eq(texts.iter().chain([&texts[0]])));
+    assert_whole(&store);
+}
+
+/// A batch that is still open, in the thread that closes, must not keep the store from closing.
+#[test]
+fn closing_beside_an_open_batch_leaves_the_tail_raw() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let store = Store::open_with(&path, raw()).unwrap();
+    let (run, mut talking) = recorded(&store.namespace("default").unwrap(), "talk", 60);
+    let mut batch = run.batch().unwrap();
+    let (request, answer) = talking.next().unwrap();
+    batch.frame(Frame::new(Component::Llm, request, answer)).unwrap();
+    let open = pieces(&store);
+    store.close().unwrap();
+    drop(batch);
+    drop(run);
+    let store = Store::open_with(&path, raw()).unwrap();
+    assert_eq!(pieces(&store), open);
+    assert_runs(&store, 60, &["talk".to_owned()]);
+}
+
 /// Bodies that do not compress stay as they are, and a tail has its bound.
 #[test]
 fn tail_is_bounded_and_noise_stays() {

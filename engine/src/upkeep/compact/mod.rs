@@ -28,7 +28,7 @@ mod tail;
 mod weigh;
 mod workers;
 
-pub(crate) use tail::{CLOSING_BYTES_MIN, compress_tail};
+pub(crate) use tail::{CLOSING_BYTES_MIN, TailThread, compress_tail};
 
 use std::fmt;
 use std::sync::Arc;
@@ -205,7 +205,7 @@ impl Store {
     /// # Errors
     /// As [`Store::compact`]; `Conflict` also while a compaction runs.
     pub fn compress_tail(&self) -> Result<bool> {
-        compress_tail(self.core(), 1)
+        compress_tail(self.core(), 1, &|| Ok(()))
     }
 
     /// As [`Store::compact`]. Also lists the living data that shares stored bytes with the keys of

@@ -84,9 +84,12 @@ pub(super) fn dry_run(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
 pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactResult> {
     let log = core.log()?;
     log.queue.check_poisoned()?;
-    let _compacting = match core.writer()?.compacting.try_lock() {
+    let writer = core.writer()?;
+    let _compacting = match writer.compacting.try_lock() {
         Ok(guard) => guard,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        // That does not take long, and nobody asked for it.
+        Err(TryLockError::WouldBlock) if writer.raw_tail.is_compressing() => lock(&writer.compacting),
         Err(TryLockError::WouldBlock) => {
             return Err(Error::conflict("another compaction of this store is running: wait until it ends"));
         }

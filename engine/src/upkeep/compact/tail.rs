@@ -7,17 +7,19 @@
 
 use std::ops::Range;
 use std::sync::{Arc, TryLockError};
+use std::time::Duration;
 
 use crate::blob::GroupId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno};
 use crate::log::rewrite::{LiveSet, Recompress, rewrite};
-use crate::log::segments::{Segment, read_lock};
+use crate::log::segments::{Segment, lock, read_lock};
+use crate::sync::{JoinHandle, Mutex, rank};
 use crate::upkeep::compact::swap::RewrittenFiles;
 use annals_store::kv::core::Core;
 use annals_store::kv::index::{CompactionBase, PlaceMap};
 use annals_store::kv::keys;
-use annals_store::kv::raw_tail::RawBytes;
+use annals_store::kv::raw_tail::{IDLE_BYTES_MIN, RawBytes};
 
 /// Fewer raw bytes are not worth a rewrite when a store is closed.
 pub(crate) const CLOSING_BYTES_MIN: u64 = 4 << 10;
@@ -42,8 +44,64 @@ impl LiveSet for AllLive {
     }
 }
 
+/// A store is idle once nothing was committed for about this long.
+const IDLE_TIME: Duration = Duration::from_secs(1);
+/// After a failure, the next try comes so much later.
+const RETRY_TIME: Duration = Duration::from_secs(60);
+
+/// The thread that compresses the tail of a store that is open and idle.
+#[derive(Debug)]
+pub(crate) struct TailThread(Mutex<Option<JoinHandle<()>>, { rank::TAIL_THREAD }>);
+
+impl TailThread {
+    /// Starts the thread if bodies may be raw in this store. Without it, the tail waits for the closing.
+    pub(crate) fn start(core: &Arc<Core>) -> Self {
+        let is_on = core.writer().is_ok_and(|writer| writer.raw_tail.is_on());
+        let of = core.clone();
+        let thread =
+            is_on.then(|| core.io.spawn("annals-tail", Box::new(move || compress_when_idle(&of))).ok());
+        Self(Mutex::new(thread.flatten()))
+    }
+
+    /// Ends the thread, after what it is doing.
+    pub(crate) fn stop(&self, core: &Core) {
+        let Some(thread) = lock(&self.0).take() else { return };
+        if let Ok(writer) = core.writer() {
+            writer.raw_tail.stop();
+        }
+        // A panic of the thread leaves the tail raw.
+        let _ = thread.join();
+    }
+}
+
+fn compress_when_idle(core: &Arc<Core>) {
+    let Ok(writer) = core.writer() else { return };
+    let tail = &writer.raw_tail;
+    while tail.wait_for_bytes() {
+        let mut seen = None;
+        while seen != Some(core.index.visible()) {
+            seen = Some(core.index.visible());
+            if !tail.pause(IDLE_TIME) {
+                return;
+            }
+        }
+        let stops = || match tail.is_stopped() {
+            true => Err(Error::new(ErrorKind::Unavailable, "the store is being closed")),
+            false => Ok(()),
+        };
+        if compress_tail(core, IDLE_BYTES_MIN, &stops).is_err() && !tail.pause(RETRY_TIME) {
+            return;
+        }
+    }
+}
+
 /// See [`Store::compress_tail`](crate::Store::compress_tail). Fewer raw bytes than `bytes_min` stay.
-pub(crate) fn compress_tail(core: &Arc<Core>, bytes_min: u64) -> Result<bool> {
+/// While it waits for a batch whose group is in the last segment, it calls `waits`, whose error ends it.
+pub(crate) fn compress_tail(
+    core: &Arc<Core>,
+    bytes_min: u64,
+    waits: &dyn Fn() -> Result<()>,
+) -> Result<bool> {
     let writer = core.writer()?;
     if writer.raw_tail.bytes() < bytes_min {
         return Ok(false);
@@ -57,20 +115,18 @@ pub(crate) fn compress_tail(core: &Arc<Core>, bytes_min: u64) -> Result<bool> {
         }
     };
     let taken = writer.raw_tail.take();
-    let done = compress_taken(core, taken);
-    if done.is_err() {
-        writer.raw_tail.give_back(taken);
-    }
+    let done = compress_taken(core, taken, waits);
+    writer.raw_tail.finish(taken, done.is_ok());
     done
 }
 
-fn compress_taken(core: &Arc<Core>, taken: RawBytes) -> Result<bool> {
+fn compress_taken(core: &Arc<Core>, taken: RawBytes, waits: &dyn Fn() -> Result<()>) -> Result<bool> {
     let log = core.log()?;
     let stop = || match core.is_closed() {
         true => Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again")),
         false => log.queue.check_poisoned(),
     };
-    let end = log.queue.seal_active(&stop)?;
+    let end = log.queue.seal_active(&|| stop().and_then(|()| waits()))?;
     log.queue.barrier(core.index.visible())?;
     log.queue.flush_index()?;
     core.index.wait_flushed()?;

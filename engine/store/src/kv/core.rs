@@ -61,7 +61,7 @@ pub struct Options {
     /// table is written, and up to four times if the disk has no room for one. Default: 16 MiB.
     pub index_memory_bytes: usize,
     /// New bytes of bodies are first written as they are, up to this many in a store, and compressed when the store is
-    /// closed or by `Store::compress_tail`. Beyond, and with 0, they are compressed at once. Default: 0.
+    /// closed or idle, or by `Store::compress_tail`. Beyond, and with 0, they are compressed at once. Default: 0.
     pub raw_tail_bytes_max: u64,
     /// How sealed segments and tables are read. Default: [`ReadMode::Mapped`]. Choose
     /// [`ReadMode::Positional`] for disks that may disappear, or if other programs may truncate the files

@@ -12,16 +12,26 @@ use crate::ids::{RecordPlace, SegmentId};
 use crate::log::layout::RawRecord;
 use crate::log::record::{GroupPart, RecordKind};
 use crate::log::segments::lock;
-use crate::sync::{Mutex, rank};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex, rank};
+use std::sync::PoisonError;
+use std::time::Duration;
 
 /// More new bytes in one body are compressed at once: such a caller would soon fill the tail.
 const NEW_BYTES_MAX: usize = 64 << 10;
+
+/// Fewer raw bytes than this wait for the store's closing.
+pub const IDLE_BYTES_MIN: u64 = 256 << 10;
 
 /// See the module.
 #[derive(Debug)]
 pub struct RawTail {
     bytes_max: u64,
     held: Mutex<RawBytes, { rank::RAW_TAIL }>,
+    /// The thread that compresses an idle store's tail waits for this.
+    changed: Condvar,
+    is_stopped: AtomicBool,
+    is_compressing: AtomicBool,
 }
 
 /// Raw bytes, and the first segment that may hold some.
@@ -33,7 +43,44 @@ pub struct RawBytes {
 
 impl RawTail {
     pub fn new(bytes_max: u64) -> Self {
-        Self { bytes_max, held: Mutex::default() }
+        Self {
+            bytes_max,
+            held: Mutex::default(),
+            changed: Condvar::new(),
+            is_stopped: AtomicBool::new(false),
+            is_compressing: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether any body may be written raw.
+    pub fn is_on(&self) -> bool {
+        self.bytes_max > 0
+    }
+
+    /// Waits until there are [`IDLE_BYTES_MIN`]; false once [`RawTail::stop`] was called.
+    pub fn wait_for_bytes(&self) -> bool {
+        let mut held = lock(&self.held);
+        while held.bytes < IDLE_BYTES_MIN && !self.is_stopped() {
+            held = self.changed.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+        !self.is_stopped()
+    }
+
+    /// Waits as long; false once [`RawTail::stop`] was called.
+    pub fn pause(&self, limit: Duration) -> bool {
+        let held = lock(&self.held);
+        if !self.is_stopped() {
+            drop(self.changed.wait_timeout(held, limit));
+        }
+        !self.is_stopped()
+    }
+
+    /// Ends all waits.
+    pub fn stop(&self) {
+        let held = lock(&self.held);
+        self.is_stopped.store(true, Ordering::Release);
+        drop(held);
+        self.changed.notify_all();
     }
 
     /// Whether a body with this many new bytes may be written raw; `has_fresh_segment` is asked if the tail is empty.
@@ -51,7 +98,11 @@ impl RawTail {
         if held.bytes == 0 {
             held.first = segment;
         }
+        let before = held.bytes;
         held.bytes += bytes;
+        if before < IDLE_BYTES_MIN && held.bytes >= IDLE_BYTES_MIN {
+            self.changed.notify_all();
+        }
     }
 
     /// Adds the bytes of a record that an opening reads, if it is a part that may be compressed.
@@ -86,12 +137,26 @@ impl RawTail {
 
     /// Takes what is held, to compress it.
     pub fn take(&self) -> RawBytes {
+        self.is_compressing.store(true, Ordering::Release);
         std::mem::take(&mut *lock(&self.held))
     }
 
-    /// Gives back what could not be compressed.
-    pub fn give_back(&self, taken: RawBytes) {
+    /// Ends what [`RawTail::take`] began. What could not be compressed is counted again.
+    pub fn finish(&self, taken: RawBytes, done: bool) {
         let mut held = lock(&self.held);
-        *held = RawBytes { bytes: held.bytes + taken.bytes, first: taken.first };
+        if !done {
+            *held = RawBytes { bytes: held.bytes + taken.bytes, first: taken.first };
+        }
+        self.is_compressing.store(false, Ordering::Release);
+    }
+
+    /// Whether the tail is being compressed.
+    pub fn is_compressing(&self) -> bool {
+        self.is_compressing.load(Ordering::Acquire)
+    }
+
+    /// Whether [`RawTail::stop`] was called.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
     }
 }

@@ -28,6 +28,7 @@ ranks! {
     RUN_NAMES,
     DEFERRED_VALUES,
     ENDED_RUNS,
+    TAIL_THREAD,
     COMPACTING,
     SPACES,
     VECTOR_MAKING,
