@@ -45,7 +45,8 @@ pub struct CompactOptions {
     /// Only report what a compaction would do. It changes nothing, so a store open for reading accepts it,
     /// too.
     pub dry_run: bool,
-    /// Repack the groups of bodies at this zstd level; `None` copies groups that are wholly live unchanged.
+    /// Repack the groups of bodies at this zstd level; `None` copies groups that are wholly live unchanged,
+    /// except those that were written raw, which it compresses as a closing does.
     pub recompress: Option<i32>,
     /// Maximum number of bytes written per second; `None`: no limit.
     pub bytes_per_second_max: Option<u64>,

@@ -279,6 +279,7 @@ impl<'a> GroupRewriter<'a> {
         if part.codec != Codec::Raw.code()
             || part.encoded.len() != part.raw_len as usize
             || part.raw_start as usize != at_bytes
+            || at_bytes + part.encoded.len() > GROUP_BYTES_MAX
         {
             return Err(CodecError::Header("the parts of a group do not follow each other".into()));
         }
