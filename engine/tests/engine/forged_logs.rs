@@ -132,7 +132,8 @@ fn body_that_only_fits_the_front_of_its_id_is_damage() {
 #[test]
 fn verify_detects_footer_that_contradicts_batches() {
     let sim = SimIo::new(5);
-    let store = Store::open_with("s", options(&sim)).unwrap();
+    // A rewritten segment's footer counts erased records, too, so that its batches do not show its totals.
+    let store = Store::open_with("s", Options { raw_tail_bytes_max: 0, ..options(&sim) }).unwrap();
     let space = store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
     for seed in 0..8 {

@@ -21,6 +21,8 @@ fn options(sim: &SimIo) -> Options {
 /// Time and value of a version.
 type TimedValue = (u64, Option<Vec<u8>>);
 
+type StoreFiles = BTreeMap<PathBuf, Vec<u8>>;
+
 /// The content of a store.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct StoreContent {
@@ -150,7 +152,7 @@ fn store() -> (SimIo, StoreContent) {
     (sim.crash(Crash::Everything), content(&store))
 }
 
-fn files(sim: &SimIo, of: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+fn files(sim: &SimIo, of: &str) -> StoreFiles {
     // The reserve holds disk space and no bytes.
     let ours = sim.files().into_iter().filter(|path| path.starts_with(of) && !path.ends_with("RESERVE"));
     ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
@@ -532,41 +534,76 @@ fn one_changed_byte_is_restored_and_costs_nothing() {
     assert!(tried > 200, "{tried}");
 }
 
+/// A conversation whose bodies share bytes, closed: its files, and the length of its segment after each frame.
+fn talk_of(frames: usize, options: impl Fn(&SimIo) -> Options) -> (StoreFiles, Vec<usize>) {
+    let sim = SimIo::new(8);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("r")).unwrap();
+    let mut talk = GrowingConversation::new("r");
+    let mut ends = Vec::new();
+    for _ in 0..frames {
+        record(&run, &mut talk, 1);
+        ends.push(sim.read(Path::new("s/segments/00000001.seg")).unwrap().len());
+    }
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    (files(&sim, "s"), ends)
+}
+
+/// Destroys a sector at 40 places of the longest segment, one after the other. Returns its length, and for each
+/// place how many frames a repair finds.
+fn frames_after_a_destroyed_sector(
+    all: &StoreFiles,
+    options: impl Fn(&SimIo) -> Options,
+) -> (usize, Vec<(usize, usize)>) {
+    let (segment, bytes) = (all.iter())
+        .filter(|(path, _)| path.extension().is_some_and(|end| end == "seg"))
+        .max_by_key(|(_, bytes)| bytes.len())
+        .unwrap();
+    let found = (0..40).map(|round| {
+        let at = (bytes.len() - 512) * round / 39 / 512 * 512;
+        let mut files = all.clone();
+        files.get_mut(segment).unwrap()[at..at + 512].copy_from_slice(&SeededRng(round as u64).bytes(512));
+        (at, repair("s", "new", options(&disk_of(&files))).unwrap().frames as usize)
+    });
+    (bytes.len(), found.collect())
+}
+
+/// Returns the mean.
+fn print_lost(what: &str, len: usize, frames: usize, found: &[(usize, usize)]) -> usize {
+    let mut lost: Vec<usize> = found.iter().map(|(_, found)| frames - found).collect();
+    lost.sort_unstable();
+    let mean = lost.iter().sum::<usize>() / lost.len();
+    let (least, most) = (lost[0], lost[lost.len() - 1]);
+    println!(
+        "{what}: a destroyed sector of {len} bytes costs {least}, {mean}, {most} of {frames} frames: least, mean, \
+         most"
+    );
+    mean
+}
+
 /// What a destroyed sector costs in a conversation whose bodies share bytes: at most what was recorded from
 /// there on, never a frame before.
 #[test]
 fn destroyed_sector_costs_no_earlier_frame() {
-    const FRAMES: usize = 360;
-    let sim = SimIo::new(8);
-    let plain = |sim: &SimIo| Options { zero_ahead_bytes: 0, ..sim_options(sim) };
-    let store = Store::open_with("s", plain(&sim)).unwrap();
-    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("r")).unwrap();
-    let mut talk = GrowingConversation::new("r");
-    let segment = Path::new("s/segments/00000001.seg");
-    let mut ends = Vec::new();
-    for _ in 0..FRAMES {
-        record(&run, &mut talk, 1);
-        ends.push(sim.read(segment).unwrap().len());
+    let options =
+        |sim: &SimIo| Options { zero_ahead_bytes: 0, raw_tail_bytes_max: 0, ..sim_options(sim) };
+    let (all, ends) = talk_of(360, options);
+    let (len, found) = frames_after_a_destroyed_sector(&all, options);
+    for (at, found) in &found {
+        let before = ends.iter().filter(|end| *end <= at).count();
+        assert!(*found >= before, "byte {at}: {found} of {before} frames");
     }
-    run.end(Status::Ok).unwrap();
-    store.close().unwrap();
-    let all = files(&sim, "s");
-    let len = all[segment].len();
-    let mut lost = Vec::new();
-    for round in 0..40 {
-        let at = (len - 512) * round / 39 / 512 * 512;
-        let mut files = all.clone();
-        files.get_mut(segment).unwrap()[at..at + 512].copy_from_slice(&SeededRng(round as u64).bytes(512));
-        let sim = disk_of(&files);
-        let report = repair("s", "new", plain(&sim)).unwrap();
-        let before = ends.iter().filter(|end| **end <= at).count();
-        assert!(report.frames as usize >= before, "byte {at}: {} of {before} frames", report.frames);
-        lost.push(FRAMES - report.frames as usize);
-    }
-    lost.sort_unstable();
-    let mean = lost.iter().sum::<usize>() / lost.len();
-    println!(
-        "a destroyed sector of {len} bytes costs {}, {mean}, {} of {FRAMES} frames: least, mean, most",
-        lost[0], lost[39]
-    );
+    assert!(print_lost("compressed at once", len, 360, &found) > 120);
+}
+
+/// Where the tail was compressed, a part holds the new bytes of several frames, so that some before it are lost. As
+/// fewer parts follow one another, most places cost less.
+#[test]
+fn destroyed_sector_in_a_compressed_tail_costs_less_on_average() {
+    let options = |sim: &SimIo| Options { zero_ahead_bytes: 0, ..sim_options(sim) };
+    let (all, _) = talk_of(360, options);
+    let (len, found) = frames_after_a_destroyed_sector(&all, options);
+    let mean = print_lost("compressed by the closing", len, 360, &found);
+    assert!(mean < 120, "{found:?}");
 }

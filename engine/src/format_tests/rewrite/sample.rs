@@ -29,7 +29,15 @@ pub(crate) const ROOT: &str = "s";
 pub(crate) fn options(sim: &SimIo) -> Options {
     let read_mode = ReadMode::Positional;
     let io = Arc::new(sim.clone());
-    Options { io, segment_bytes_max: 20 << 10, zero_ahead_bytes: 0, read_mode, ..Options::default() }
+    Options {
+        io,
+        segment_bytes_max: 20 << 10,
+        zero_ahead_bytes: 0,
+        read_mode,
+        // The tests rewrite the segments, not the closing.
+        raw_tail_bytes_max: 0,
+        ..Options::default()
+    }
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014).

@@ -1,6 +1,7 @@
 //! Compresses the raw tail of the log (`kv::raw_tail`).
 //!
-//! The segments that may hold raw bodies are rewritten as one, with every record, and their raw groups compressed.
+//! The segments that may hold raw bodies are rewritten with every record, as few as the longest segment allows, and
+//! their raw groups compressed.
 //! As nothing that a record names is lost, later batches may refer to these groups all the time, so there is no fence.
 //! Only tables that lead to these segments are made anew. Small segments before them, which earlier calls made, are
 //! joined with them, so that a store that is opened often has few of them.
@@ -132,7 +133,8 @@ fn compress_taken(core: &Arc<Core>, taken: RawBytes, waits: &dyn Fn() -> Result<
     core.index.wait_flushed()?;
     let mut all = read_lock(&core.segments).all();
     all.truncate(all.iter().position(|segment| segment.id == end).unwrap_or(all.len()));
-    let Some((sources, from)) = choose_sources(&all, taken)? else { return Ok(false) };
+    let bytes_max = core.options.segment_bytes_max;
+    let Some((sources, from)) = choose_sources(&all, taken, bytes_max)? else { return Ok(false) };
     let base = core.index.take_base(from)?;
     let made = write_tail(core, sources, &base, &stop).and_then(|rewritten| {
         rewritten.state_erasures(core)?;
@@ -157,9 +159,13 @@ fn compress_taken(core: &Arc<Core>, taken: RawBytes, waits: &dyn Fn() -> Result<
     Ok(true)
 }
 
-/// The last of these sealed segments that are rewritten as one, and the seqno with which they begin. `None` if that is
-/// not worth it.
-fn choose_sources(all: &[Arc<Segment>], taken: RawBytes) -> Result<Option<TailSources<'_>>> {
+/// The last of these sealed segments, which are rewritten, and the seqno with which they begin. `None` if that is not
+/// worth it.
+fn choose_sources(
+    all: &[Arc<Segment>],
+    taken: RawBytes,
+    segment_bytes_max: u64,
+) -> Result<Option<TailSources<'_>>> {
     // A compaction may have rewritten the first ones meanwhile, and has compressed them then.
     let is_tail = |segment: &Arc<Segment>| !segment.id.is_rewritten() && segment.id >= taken.first;
     let Some(mut first) = all.iter().position(is_tail) else { return Ok(None) };
@@ -175,7 +181,7 @@ fn choose_sources(all: &[Arc<Segment>], taken: RawBytes) -> Result<Option<TailSo
         first.checked_sub(1).and_then(|at| all.get(at)).filter(|one| one.id.is_rewritten())
     {
         let more = before.file.len()?;
-        if more > bytes * 2 || bytes + more > JOINED_BYTES_MAX {
+        if more > bytes * 2 || bytes + more > JOINED_BYTES_MAX.min(segment_bytes_max) {
             break;
         }
         (first, bytes) = (first - 1, bytes + more);
@@ -186,29 +192,42 @@ fn choose_sources(all: &[Arc<Segment>], taken: RawBytes) -> Result<Option<TailSo
     }
 }
 
-/// Writes the new segment, and the table that leads to it.
+/// Writes the new segments, and the table that leads to them.
 fn write_tail(
     core: &Arc<Core>,
     sources: &[Arc<Segment>],
     base: &CompactionBase,
     stop: &dyn Fn() -> Result<()>,
 ) -> Result<RewrittenFiles> {
-    let id = SegmentId(core.log()?.manifest.state().next_rewritten);
+    let mut next = core.log()?.manifest.state().next_rewritten;
     let (io, paths) = (&*core.io, &core.paths);
-    let mut made =
-        rewrite(io, paths, core.store, &*core.schema, sources, id, &AllLive, Recompress::Raw, &mut |_| {
-            stop()
-        })?;
-    io.sync_dir(&paths.segments())?;
     let mut places = PlaceMap::default();
+    let mut segments = Vec::new();
     let mut retired_bytes = 0;
-    for source in sources {
-        places.retire(source.id);
-        retired_bytes += source.file.len()?;
+    for stretch in stretches(sources, core.options.segment_bytes_max)? {
+        let id = SegmentId(next);
+        next = next.checked_add(1).ok_or_else(|| Error::bug("all segment numbers are used"))?;
+        let mut made = rewrite(
+            io,
+            paths,
+            core.store,
+            &*core.schema,
+            stretch,
+            id,
+            &AllLive,
+            Recompress::Raw,
+            &mut |_| stop(),
+        )?;
+        for source in stretch {
+            places.retire(source.id);
+            retired_bytes += source.file.len()?;
+        }
+        for moved in std::mem::take(&mut made.moved) {
+            places.add_move(moved.from, moved.to);
+        }
+        segments.push((stretch.iter().map(|source| source.id).collect(), made));
     }
-    for moved in std::mem::take(&mut made.moved) {
-        places.add_move(moved.from, moved.to);
-    }
+    io.sync_dir(&paths.segments())?;
     places.sort_moves();
     let table = core.index.write_rebuilt_table(base, |_, value| {
         Ok(match value.kind {
@@ -218,6 +237,21 @@ fn write_tail(
             _ => Some(value),
         })
     })?;
-    let sources = sources.iter().map(|source| source.id).collect();
-    Ok(RewrittenFiles { segments: vec![(sources, made)], table, erased_runs: Vec::new(), retired_bytes })
+    Ok(RewrittenFiles { segments, table, erased_runs: Vec::new(), retired_bytes })
+}
+
+/// Splits adjacent segments into stretches of at most so many bytes, if a single one has no more.
+fn stretches(sources: &[Arc<Segment>], bytes_max: u64) -> Result<Vec<&[Arc<Segment>]>> {
+    let mut stretches = Vec::new();
+    let (mut begin, mut held) = (0, 0);
+    for (at, source) in sources.iter().enumerate() {
+        let bytes = source.file.len()?;
+        if at > begin && held + bytes > bytes_max {
+            stretches.push(sources.get(begin..at).unwrap_or_default());
+            (begin, held) = (at, 0);
+        }
+        held += bytes;
+    }
+    stretches.push(sources.get(begin..).unwrap_or_default());
+    Ok(stretches)
 }

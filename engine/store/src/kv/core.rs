@@ -61,7 +61,7 @@ pub struct Options {
     /// table is written, and up to four times if the disk has no room for one. Default: 16 MiB.
     pub index_memory_bytes: usize,
     /// New bytes of bodies are first written as they are, up to this many in a store, and compressed when the store is
-    /// closed or idle, or by `Store::compress_tail`. Beyond, and with 0, they are compressed at once. Default: 0.
+    /// closed or idle, or by `Store::compress_tail`. Beyond, and with 0, they are compressed at once. Default: 16 MiB.
     pub raw_tail_bytes_max: u64,
     /// How sealed segments and tables are read. Default: [`ReadMode::Mapped`]. Choose
     /// [`ReadMode::Positional`] for disks that may disappear, or if other programs may truncate the files
@@ -87,7 +87,7 @@ impl Default for Options {
             group_cache_bytes: 32 << 20,
             previous_bytes_max: 64 << 20,
             index_memory_bytes: 16 << 20,
-            raw_tail_bytes_max: 0,
+            raw_tail_bytes_max: 16 << 20,
             read_mode: ReadMode::default(),
             create: true,
             upgrade: true,
