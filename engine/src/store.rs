@@ -116,7 +116,7 @@ fn write_deferred(core: &Arc<Core>) -> Result<()> {
 /// Bytes of a store by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BytesByKind {
-    /// Compressed new bytes of bodies.
+    /// New bytes of bodies, most of them compressed.
     pub pieces: u64,
     /// Blob ids, lengths, and where the bytes are.
     pub recipes: u64,
@@ -308,7 +308,11 @@ impl Store {
     /// What the writer has done since opening, and what waits for it. All zero in a store open for reading.
     #[must_use]
     pub fn activity(&self) -> Activity {
-        self.0.core.log().map(|log| log.queue.activity()).unwrap_or_default()
+        let Ok(writer) = self.0.core.writer() else { return Activity::default() };
+        let mut activity = writer.log.queue.activity();
+        activity.raw_tail_bytes = writer.raw_tail.bytes();
+        activity.raw_tail_failures = writer.raw_tail.failures();
+        activity
     }
 
     /// The names of all namespaces.

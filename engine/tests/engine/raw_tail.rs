@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use annals::io::sim::{Crash, SimIo};
-use annals::{Component, Frame, Options, RunSpec, Status, Store, kv::History, upkeep::CompactOptions};
+use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
+use annals::{
+    Component, ErrorKind, Frame, Options, RunSpec, Status, Store, kv::History, upkeep::CompactOptions,
+};
 
 use crate::support::{
     GrowingConversation, SeededRng, assert_whole, bodies, delete_tables, process_durability_options, record,
@@ -94,7 +96,7 @@ fn store_that_is_opened_often_has_few_segments() {
 #[test]
 fn raw_bodies_of_a_killed_process_are_compressed_by_the_next() {
     let sim = SimIo::new(5);
-    let options = |sim: &SimIo| Options { raw_tail_bytes_max: 16 << 20, ..sim_options(sim) };
+    let options = sim_options;
     let store = Store::open_with("s", options(&sim)).unwrap();
     record_run(&store, "killed", 80);
     let raw = pieces(&store);
@@ -224,4 +226,28 @@ fn compaction_compresses_raw_bodies() {
     assert_runs(&store, 60, &["kept".to_owned()]);
     store.close().unwrap();
     assert_runs(&Store::open_read_only(&path).unwrap(), 60, &["kept".to_owned()]);
+}
+
+/// Nothing said that a tail could not be compressed. It is tried again, and until then nothing is lost.
+#[test]
+fn tail_that_cannot_be_compressed_is_counted_and_stays() {
+    let sim = SimIo::new(6);
+    let store = Store::open_with("s", sim_options(&sim)).unwrap();
+    record_run(&store, "talk", 60);
+    let raw = store.activity().raw_tail_bytes;
+    assert!(raw > 10_000, "{raw}");
+    // Segments that a rewrite makes have numbers from 2 to the power of 31 on.
+    for (part, failures) in [("21474836", 1), ("tbl", 2), ("MANIFEST", 3)] {
+        sim.fail(FailRule::enospc(OpKind::Write).on(part));
+        let refused = store.compress_tail();
+        sim.clear_faults();
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable, "{part}");
+        let activity = store.activity();
+        assert_eq!((activity.raw_tail_bytes, activity.raw_tail_failures), (raw, failures), "{part}");
+        assert_runs(&store, 60, &["talk".to_owned()]);
+    }
+    assert!(store.compress_tail().unwrap());
+    assert_eq!(store.activity().raw_tail_bytes, 0);
+    store.close().unwrap();
+    assert_runs(&Store::open_read_only_with("s", sim_options(&sim)).unwrap(), 60, &["talk".to_owned()]);
 }

@@ -586,8 +586,7 @@ fn print_lost(what: &str, len: usize, frames: usize, found: &[(usize, usize)]) -
 /// there on, never a frame before.
 #[test]
 fn destroyed_sector_costs_no_earlier_frame() {
-    let options =
-        |sim: &SimIo| Options { zero_ahead_bytes: 0, raw_tail_bytes_max: 0, ..sim_options(sim) };
+    let options = |sim: &SimIo| Options { zero_ahead_bytes: 0, raw_tail_bytes_max: 0, ..sim_options(sim) };
     let (all, ends) = talk_of(360, options);
     let (len, found) = frames_after_a_destroyed_sector(&all, options);
     for (at, found) in &found {

@@ -12,7 +12,7 @@ use crate::ids::{RecordPlace, SegmentId};
 use crate::log::layout::RawRecord;
 use crate::log::record::{GroupPart, RecordKind};
 use crate::log::segments::lock;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, rank};
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -32,6 +32,7 @@ pub struct RawTail {
     changed: Condvar,
     is_stopped: AtomicBool,
     is_compressing: AtomicBool,
+    failures: AtomicU64,
 }
 
 /// Raw bytes, and the first segment that may hold some.
@@ -49,6 +50,7 @@ impl RawTail {
             changed: Condvar::new(),
             is_stopped: AtomicBool::new(false),
             is_compressing: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
         }
     }
 
@@ -146,8 +148,14 @@ impl RawTail {
         let mut held = lock(&self.held);
         if !done {
             *held = RawBytes { bytes: held.bytes + taken.bytes, first: taken.first };
+            self.failures.fetch_add(1, Ordering::Relaxed);
         }
         self.is_compressing.store(false, Ordering::Release);
+    }
+
+    /// How often what was taken could not be compressed.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 
     /// Whether the tail is being compressed.

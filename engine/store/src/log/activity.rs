@@ -35,6 +35,10 @@ pub struct Activity {
     /// Syncs by duration: one count for each bound of [`SYNC_BOUNDS_NS`], and a last one for longer syncs.
     /// Each sync counts once.
     pub sync_classes: [u64; SYNC_BOUNDS_NS.len() + 1],
+    /// Bytes of bodies at the log's end that are not compressed yet.
+    pub raw_tail_bytes: u64,
+    /// How often compressing them failed.
+    pub raw_tail_failures: u64,
 }
 
 /// The counters behind [`Activity`].
@@ -71,6 +75,7 @@ impl ActivityCounters {
             syncs: sync_classes.iter().sum(),
             sync_ns: load(&self.sync_ns),
             sync_classes,
+            ..Activity::default()
         }
     }
 }

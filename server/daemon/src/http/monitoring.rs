@@ -82,6 +82,11 @@ impl Collector for MetricsSnapshot {
             ("annals_values_misses", "Reads of keys answered by the store.", figures.values_misses),
             ("annals_batches", "Batches written to the log.", activity.batches),
             ("annals_log_bytes", "Bytes written to the log.", activity.bytes),
+            (
+                "annals_raw_tail_failures",
+                "Times that the log's end could not be compressed.",
+                activity.raw_tail_failures,
+            ),
         ];
         for (name, help, value) in counters {
             let encoder = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -92,11 +97,20 @@ impl Collector for MetricsSnapshot {
             ("annals_open_runs", "Runs being recorded through the daemon.", figures.open_runs),
             ("annals_open_frames", "Frames whose response is not complete.", figures.open_frames),
             ("annals_queue_bytes", "Bytes of batches waiting for the writer.", activity.queued_bytes),
+            (
+                "annals_raw_tail_bytes",
+                "Bytes of bodies that are not compressed yet.",
+                activity.raw_tail_bytes,
+            ),
             ("annals_runs", "Living runs of the store.", stats.runs),
             ("annals_frames", "Frames of living runs.", stats.frames),
             ("annals_raw_bytes", "Uncompressed bytes of bodies and metadata.", stats.raw_bytes),
             ("annals_disk_bytes", "Bytes of all files of the store.", stats.disk_bytes),
-            ("annals_piece_bytes", "Bytes of the log that hold compressed bodies.", stats.bytes.pieces),
+            (
+                "annals_piece_bytes",
+                "Bytes of the log that hold bodies, compressed or not.",
+                stats.bytes.pieces,
+            ),
             ("annals_segments", "Files of the log.", stats.segments),
         ];
         for (name, help, value) in gauges {
