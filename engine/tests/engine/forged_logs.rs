@@ -23,13 +23,17 @@ fn files(sim: &SimIo) -> StoreFiles {
     ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
 }
 
-fn open(files: &StoreFiles) -> Store {
+fn disk_of(files: &StoreFiles) -> SimIo {
     let sim = SimIo::new(6);
     for (path, bytes) in files {
         sim.create_dir_all(path.parent().unwrap()).unwrap();
         sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
     }
-    Store::open_read_only_with("s", options(&sim)).unwrap()
+    sim
+}
+
+fn open(files: &StoreFiles) -> Store {
+    Store::open_read_only_with("s", options(&disk_of(files))).unwrap()
 }
 
 /// The first and third part without the second are no answer: a reader could not notice the gap.
@@ -167,4 +171,35 @@ fn verify_detects_footer_that_contradicts_batches() {
         assert!(matches!(&damaged[..], [problem] if problem.what.contains(says)), "{damaged:?}");
         assert!(damaged[0].what.contains("00000001.seg"), "{damaged:?}");
     }
+}
+
+/// A rewrite gathers the raw bytes of a group to compress them. A group without end once filled the memory.
+#[test]
+fn raw_group_over_the_limit_is_damage() {
+    let sim = SimIo::new(5);
+    let options = |sim: &SimIo| Options { segment_bytes_max: 64 << 20, ..options(sim) };
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("r")).unwrap();
+    for seed in 0..8 {
+        run.record(Frame::new(Component::Llm, SeededRng(seed).text(2000), "yes")).unwrap();
+    }
+    // A closing beside an open batch leaves the bodies raw.
+    let mut open = run.batch().unwrap();
+    open.frame(Frame::new(Component::Llm, SeededRng(8).text(2000), "yes")).unwrap();
+    store.close().unwrap();
+    drop(open);
+    let mut log = ForgedLog::read(&files(&sim));
+    let mut bytes = 0;
+    for record in log.segments.iter_mut().flatten().flat_map(|batch| &mut batch.records) {
+        if let ForgedRecord::Part { raw_start, raw_len, codec: 0, encoded, .. } = record {
+            *encoded = vec![b'a'; 60_000];
+            (*raw_start, *raw_len) = (bytes, 60_000);
+            bytes += 60_000;
+        }
+    }
+    assert!(bytes > 262_144, "{bytes}");
+    let store = Store::open_with("s", options(&disk_of(&log.write().unwrap()))).unwrap();
+    let refused = store.compress_tail().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Damaged);
+    assert!(refused.to_string().contains("do not follow each other"), "{refused}");
 }

@@ -33,10 +33,6 @@ fn assert_runs(store: &Store, steps: usize, names: &[String]) {
     assert_whole(store);
 }
 
-fn segments(store: &Path) -> usize {
-    std::fs::read_dir(store.join("segments")).unwrap().count()
-}
-
 fn pieces(store: &Store) -> u64 {
     store.stats().unwrap().bytes.pieces
 }
@@ -75,17 +71,18 @@ fn closing_compresses_what_was_written_raw() {
 /// Each closing makes a segment. A store that is opened for each run would have one for each.
 #[test]
 fn store_that_is_opened_often_has_few_segments() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("s");
+    let sim = SimIo::new(7);
+    let segments =
+        || sim.files().iter().filter(|path| path.extension().is_some_and(|end| end == "seg")).count();
     let mut names = Vec::new();
     for number in 0..40 {
-        let store = Store::open_with(&path, raw()).unwrap();
+        let store = Store::open_with("s", sim_options(&sim)).unwrap();
         names.push(format!("run {number}"));
         record_run(&store, &names[number], 20 + number % 7 * 5);
         store.close().unwrap();
-        assert!(segments(&path) < 9, "{} segments after {number} openings", segments(&path));
+        assert!(segments() < 9, "{} segments after {number} openings", segments());
     }
-    let store = Store::open_read_only(&path).unwrap();
+    let store = Store::open_read_only_with("s", sim_options(&sim)).unwrap();
     for (number, name) in names.iter().enumerate() {
         assert_runs(&store, 20 + number % 7 * 5, std::slice::from_ref(name));
     }
