@@ -606,8 +606,8 @@ fn forget_erases_decisions_of_a_run_from_large_files() {
     assert_eq!(there(names[0]), (false, false), "by the daemon");
     end(daemon);
     let program = bench.command([""]).get_program().to_str().unwrap().to_owned();
-    // The command line is recorded, so it must not name the run.
-    let script = bench.write("forget.sh", format!("exec {program} forget {} --why asked\n", names[1]));
+    // The command line and the output are recorded, so they must not name the run.
+    let script = bench.write("forget.sh", format!("{program} forget {} --why asked > told\n", names[1]));
     let done = bench.run_args(["record", "--allow-empty", "--run", "r", "--", "sh", &script]);
     assert!(done.code == 0, "{}", done.stderr);
     assert_eq!(there(names[1]), (false, false), "by a recorder");
