@@ -164,6 +164,26 @@ fn idle_store_compresses_its_tail() {
     assert_whole(&store);
 }
 
+/// A recording with little new text is not worth a rewrite. A store of many had all of it raw.
+#[test]
+fn closings_with_little_raw_text_add_up() {
+    let sim = SimIo::new(8);
+    let mut written = 0;
+    for number in 0..30u64 {
+        let store = Store::open_with("s", sim_options(&sim)).unwrap();
+        let run = store.namespace("default").unwrap().begin_run(RunSpec::new(number.to_string())).unwrap();
+        run.record(Frame::new(Component::Llm, SeededRng(number).text(1500), b"".to_vec())).unwrap();
+        run.end(Status::Ok).unwrap();
+        drop(run);
+        written += 1500;
+        store.close().unwrap();
+    }
+    let store = Store::open_read_only_with("s", sim_options(&sim)).unwrap();
+    assert!(pieces(&store) * 10 < written * 7, "{} of {written}", pieces(&store));
+    assert!(store.stats().unwrap().segments < 9);
+    assert_whole(&store);
+}
+
 /// A batch that is still open, in the thread that closes, must not keep the store from closing.
 #[test]
 fn closing_beside_an_open_batch_leaves_the_tail_raw() {
@@ -180,6 +200,11 @@ fn closing_beside_an_open_batch_leaves_the_tail_raw() {
     drop(run);
     let store = Store::open_with(&path, raw()).unwrap();
     assert_eq!(pieces(&store), open);
+    assert_runs(&store, 60, &["talk".to_owned()]);
+    // The next closing compresses it.
+    store.close().unwrap();
+    let store = Store::open_read_only(&path).unwrap();
+    assert!(pieces(&store) * 2 < open, "{} of {open}", pieces(&store));
     assert_runs(&store, 60, &["talk".to_owned()]);
 }
 

@@ -219,6 +219,9 @@ impl Core {
             return Err(damage.error());
         }
         let state = end.state.clone();
+        if for_writing {
+            raw_tail.resume(&found.segments, &state);
+        }
         let opening = OpeningReport {
             upgraded_from: (for_writing && format < FORMAT).then_some(format),
             cut: end.torn().filter(|_| for_writing),

@@ -9,9 +9,10 @@
 use crate::blob::{Codec, is_incompressible};
 use crate::codec::CodecError;
 use crate::ids::{RecordPlace, SegmentId};
-use crate::log::layout::RawRecord;
+use crate::log::layout::{LogState, RawRecord};
+use crate::log::open::sealed_footer;
 use crate::log::record::{GroupPart, RecordKind};
-use crate::log::segments::lock;
+use crate::log::segments::{Segments, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, rank};
 use std::sync::PoisonError;
@@ -119,6 +120,29 @@ impl RawTail {
             self.add(u64::from(part.raw_len), place.segment);
         }
         Ok(())
+    }
+
+    /// Takes up what earlier openings left, if this one has read no raw parts: all parts after the last segment that
+    /// a rewrite made. They are raw if a process ended early, or if there were too few to rewrite them. More than
+    /// may be raw were compressed at once.
+    pub fn resume(&self, segments: &Segments, state: &LogState) {
+        if self.bytes_max == 0 || self.bytes() > 0 {
+            return;
+        }
+        let all = segments.all();
+        let rewritten = all.iter().rposition(|segment| segment.id.is_rewritten());
+        let Some(first) = all.get(rewritten.map_or(0, |at| at + 1)) else { return };
+        let before = match rewritten.and_then(|at| all.get(at)) {
+            None => Some(0),
+            Some(segment) => {
+                let footer = segment.file.len().ok().and_then(|len| sealed_footer(segment, len).ok());
+                footer.map(|footer| footer.state.totals.piece_bytes)
+            }
+        };
+        let bytes = before.map_or(0, |before| state.totals.piece_bytes.saturating_sub(before));
+        if bytes > 0 && bytes <= self.bytes_max {
+            self.add(bytes, first.id);
+        }
     }
 
     /// Number of raw bytes.
