@@ -273,3 +273,22 @@ fn tail_that_cannot_be_compressed_is_counted_and_stays() {
     store.close().unwrap();
     assert_runs(&Store::open_read_only_with("s", sim_options(&sim)).unwrap(), 60, &["talk".to_owned()]);
 }
+
+/// Each closing of a store that is mostly keys sealed a segment, and then found that a rewrite was not worth it.
+#[test]
+fn store_of_keys_keeps_its_segment() {
+    let sim = SimIo::new(9);
+    for number in 0..12u64 {
+        let store = Store::open_with("s", sim_options(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        let keys = space.keyspace("k", History::All).unwrap();
+        for key in 0..40u64 {
+            keys.put(&key.to_le_bytes(), SeededRng(number * 40 + key).bytes(2000)).unwrap();
+        }
+        keys.put(b"long", SeededRng(number).text(6000)).unwrap();
+        store.close().unwrap();
+    }
+    let store = Store::open_read_only_with("s", sim_options(&sim)).unwrap();
+    assert_eq!(store.stats().unwrap().segments, 1);
+    assert_whole(&store);
+}

@@ -127,6 +127,15 @@ fn compress_taken(core: &Arc<Core>, taken: RawBytes, waits: &dyn Fn() -> Result<
         true => Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again")),
         false => log.queue.check_poisoned(),
     };
+    // Sealing first would leave a segment at each closing of a store that is mostly something else.
+    let (active, active_end) = log.queue.active_end();
+    let mut bytes = 0;
+    for segment in read_lock(&core.segments).all().iter().filter(|segment| is_of_tail(segment, taken)) {
+        bytes += if segment.id == active { active_end } else { segment.file.len()? };
+    }
+    if taken.bytes < bytes / SHARE_MIN {
+        return Ok(false);
+    }
     let end = log.queue.seal_active(&|| stop().and_then(|()| waits()))?;
     log.queue.barrier(core.index.visible())?;
     log.queue.flush_index()?;
@@ -159,22 +168,23 @@ fn compress_taken(core: &Arc<Core>, taken: RawBytes, waits: &dyn Fn() -> Result<
     Ok(true)
 }
 
-/// The last of these sealed segments, which are rewritten, and the seqno with which they begin. `None` if that is not
-/// worth it.
+/// Whether a segment may hold some of these raw bytes. A compaction may have rewritten the first ones meanwhile, and
+/// has compressed them then.
+fn is_of_tail(segment: &Segment, taken: RawBytes) -> bool {
+    !segment.id.is_rewritten() && segment.id >= taken.first
+}
+
+/// The last of these sealed segments, which are rewritten, and the seqno with which they begin. `None` if there are
+/// none.
 fn choose_sources(
     all: &[Arc<Segment>],
     taken: RawBytes,
     segment_bytes_max: u64,
 ) -> Result<Option<TailSources<'_>>> {
-    // A compaction may have rewritten the first ones meanwhile, and has compressed them then.
-    let is_tail = |segment: &Arc<Segment>| !segment.id.is_rewritten() && segment.id >= taken.first;
-    let Some(mut first) = all.iter().position(is_tail) else { return Ok(None) };
+    let Some(mut first) = all.iter().position(|segment| is_of_tail(segment, taken)) else { return Ok(None) };
     let mut bytes = 0;
     for segment in all.get(first..).unwrap_or_default() {
         bytes += segment.file.len()?;
-    }
-    if taken.bytes < bytes / SHARE_MIN {
-        return Ok(None);
     }
     // Each is joined with one at most twice as long: so none is copied more often than the logarithm of their number.
     while let Some(before) =

@@ -698,6 +698,12 @@ impl WriteQueue {
         lock(&self.order).segment
     }
 
+    /// The active segment, and where its next batch stands.
+    pub fn active_end(&self) -> (SegmentId, u64) {
+        let order = lock(&self.order);
+        (order.segment, order.offset)
+    }
+
     /// Whether the active segment is short. If it is not, the next batch that can begins another.
     pub fn has_fresh_segment(&self) -> bool {
         let mut order = lock(&self.order);
