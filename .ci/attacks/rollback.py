@@ -74,6 +74,24 @@ def simple(owner):
     owner.note()
 
 
+def unclosed(owner):
+    """One segment as the writer left it: a closing would rewrite it. The writer was idle, and was killed."""
+    daemon = lib.Daemon(owner.path)
+    for name in ("r1", "r2", "r3", "r4", "r5", "r6"):
+        daemon.ask("RUN.BEGIN", "NAME", name)
+        lib.frames(owner.rng, owner.recorded, [name])
+        for seq, (request, answer) in enumerate(owner.recorded.runs[name], 1):
+            assert daemon.ask("FRAME.ADD", name, "llm", request, answer) == b":%d" % seq
+        daemon.ask("RUN.END", name)
+        if name == "r3":
+            assert daemon.ask("SET", "balance", "100") == b"+OK"
+            owner.recorded.put("db0", b"balance", b"100")
+            owner.note()
+    lib.wait_until_idle()
+    owner.note()
+    daemon.end(signal.SIGKILL)
+
+
 def several(owner):
     """Segments of writers and rewritten ones, with a forgotten run and one that a policy dropped."""
     simple(owner)
@@ -131,13 +149,17 @@ def forged(change):
 
 def without(picked):
     def change(_, segments):
+        before = sum(len(batch[3]) for batch in segments[-1].batches)
         for batch in segments[-1].batches:
             batch[3] = [record for record in batch[3] if not picked(record)]
+        assert sum(len(batch[3]) for batch in segments[-1].batches) < before, "nothing was erased"
     return forged(change)
 
 
 def value_changed(_, segments):
-    for record in (record for batch in segments[-1].batches for record in batch[3] if record.kind == forge.PUT):
+    puts = [record for batch in segments[-1].batches for record in batch[3] if record.kind == forge.PUT and b"100" in record.body]
+    assert puts, "nothing was changed"
+    for record in puts:
         record.body = record.body.replace(b"100", b"999")
 
 
@@ -226,10 +248,10 @@ EXPECTED = {
     "the same, and SYNCED removed": (killed, tail_cut(lambda store, _: (store / "SYNCED").unlink(missing_ok=True)), "said caught caught"),
     "the same, and an older SYNCED": (killed, tail_cut(synced_older), "unseen caught caught"),
     "the same, and called format 3": (killed, tail_cut(called_older), "unseen caught caught"),
-    "a run erased by hand": (simple, without(of_run(2)), "said caught caught"),
-    "the last run erased by hand": (simple, without(of_run(6)), "unseen caught caught"),
-    "a frame erased by hand": (simple, without(lambda record: of_run(3)(record) and record.kind == forge.FRAME), "caught caught caught"),
-    "a value changed by hand": (simple, forged(value_changed), "unseen caught caught"),
+    "a run erased by hand": (unclosed, without(of_run(2)), "said caught caught"),
+    "the last run erased by hand": (unclosed, without(of_run(6)), "unseen caught caught"),
+    "a frame erased by hand": (unclosed, without(lambda record: of_run(3)(record) and record.kind == forge.FRAME), "caught caught caught"),
+    "a value changed by hand": (unclosed, forged(value_changed), "unseen caught caught"),
 }
 
 
