@@ -292,3 +292,27 @@ fn store_of_keys_keeps_its_segment() {
     assert_eq!(store.stats().unwrap().segments, 1);
     assert_whole(&store);
 }
+
+/// What earlier openings left raw among many keys kept the next bodies from beginning a segment of their own: they
+/// were written behind the keys, and were too few to be rewritten with them.
+#[test]
+fn run_in_a_store_of_keys_is_compressed() {
+    let sim = SimIo::new(10);
+    let options = || Options { segment_bytes_max: 64 << 20, ..sim_options(&sim) };
+    let store = Store::open_with("s", options()).unwrap();
+    let keys = store.namespace("default").unwrap().keyspace("k", History::All).unwrap();
+    for key in 0..1500u64 {
+        keys.put(&key.to_le_bytes(), SeededRng(key).bytes(3500)).unwrap();
+    }
+    keys.put(b"long", SeededRng(1).text(6000)).unwrap();
+    drop(keys);
+    store.close().unwrap();
+    let store = Store::open_with("s", options()).unwrap();
+    let before = pieces(&store);
+    record_run(&store, "talk", 120);
+    let raw = pieces(&store) - before;
+    store.close().unwrap();
+    let store = Store::open_read_only_with("s", options()).unwrap();
+    assert!((pieces(&store) - before) * 2 < raw, "{} of {raw}", pieces(&store) - before);
+    assert_runs(&store, 120, &["talk".to_owned()]);
+}

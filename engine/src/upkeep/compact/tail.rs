@@ -20,12 +20,10 @@ use crate::upkeep::compact::swap::RewrittenFiles;
 use annals_store::kv::core::Core;
 use annals_store::kv::index::{CompactionBase, PlaceMap};
 use annals_store::kv::keys;
-use annals_store::kv::raw_tail::{IDLE_BYTES_MIN, RawBytes};
+use annals_store::kv::raw_tail::{IDLE_BYTES_MIN, RawBytes, SHARE_MIN};
 
 /// Fewer raw bytes are not worth a rewrite when a store is closed.
 pub(crate) const CLOSING_BYTES_MIN: u64 = 4 << 10;
-/// Segments in which fewer than one byte in so many is raw stay as they are.
-const SHARE_MIN: u64 = 8;
 /// Segments are joined up to this many bytes.
 const JOINED_BYTES_MAX: u64 = 32 << 20;
 

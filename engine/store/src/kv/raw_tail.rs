@@ -24,6 +24,9 @@ const NEW_BYTES_MAX: usize = 64 << 10;
 /// Fewer raw bytes than this wait for the store's closing.
 pub const IDLE_BYTES_MIN: u64 = 256 << 10;
 
+/// Segments in which fewer than one byte in so many is raw are not rewritten.
+pub const SHARE_MIN: u64 = 8;
+
 /// See the module.
 #[derive(Debug)]
 pub struct RawTail {
@@ -124,7 +127,8 @@ impl RawTail {
 
     /// Takes up what earlier openings left, if this one has read no raw parts: all parts after the last segment that
     /// a rewrite made. They are raw if a process ended early, or if there were too few to rewrite them. More than
-    /// may be raw were compressed at once.
+    /// may be raw were compressed at once. If they are few beside what else is in these segments, they stay, and the
+    /// next raw bodies begin a segment of their own.
     pub fn resume(&self, segments: &Segments, state: &LogState) {
         if self.bytes_max == 0 || self.bytes() > 0 {
             return;
@@ -140,7 +144,10 @@ impl RawTail {
             }
         };
         let bytes = before.map_or(0, |before| state.totals.piece_bytes.saturating_sub(before));
-        if bytes > 0 && bytes <= self.bytes_max {
+        let of_tail = all.iter().skip_while(|segment| segment.id != first.id);
+        let all_bytes =
+            of_tail.map(|segment| segment.file.len().unwrap_or(u64::MAX)).fold(0, u64::saturating_add);
+        if bytes > 0 && bytes <= self.bytes_max && bytes >= all_bytes / SHARE_MIN {
             self.add(bytes, first.id);
         }
     }
