@@ -1,4 +1,4 @@
-//! Fuzz targets for every parser of bytes from a socket, as functions of arbitrary bytes. The fuzz programs
+//! Fuzz targets for every parser of bytes from elsewhere, as functions of arbitrary bytes. The fuzz programs
 //! call them, and tests call them with the kept corpora. Compiled only for tests and under `cfg(fuzzing)`, so
 //! no released program contains them.
 //!
@@ -11,11 +11,13 @@ mod support;
 
 pub use crate::import::fuzz::{chat, frames};
 pub use crate::otlp::fuzz::otlp;
+pub use crate::tracefork::fuzz::tracefork;
 pub use support::FuzzTarget;
 pub(crate) use support::take_byte;
 
 /// All fuzz targets.
-pub const TARGETS: [FuzzTarget; 3] = [("chat", chat), ("frames", frames), ("otlp", otlp)];
+pub const TARGETS: [FuzzTarget; 4] =
+    [("chat", chat), ("frames", frames), ("otlp", otlp), ("tracefork", tracefork)];
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,8 @@
 //! Left out on purpose: batches of overlapping calls (they stay unchanged in the run's metadata), later
 //! versions.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod parse;
 mod sqlite;
 

@@ -12,9 +12,9 @@ use sha2::{Digest, Sha256};
 use super::TapeRefusal;
 use super::sqlite::{self, SqliteDatabase, SqliteValue};
 
-const MAGIC: &[u8] = b"TFTAPE\0";
+pub(super) const MAGIC: &[u8] = b"TFTAPE\0";
 /// The newest version of the binary form that can be read.
-const VERSION_MAX: u16 = 4;
+pub(super) const VERSION_MAX: u16 = 4;
 /// Maximum number of raw bytes of all blobs together.
 const RAW_BYTES_MAX: u64 = 1 << 30;
 
@@ -34,7 +34,7 @@ pub enum TapeEvent {
 }
 
 /// A tape of tracefork.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct TraceforkTape {
     pub agent_name: String,
     pub boundary: String,
@@ -67,22 +67,26 @@ struct TapeHeader {
 }
 
 /// Bodies by their names, which are SHA-256 digests.
-#[derive(Default)]
 struct TapeBlobs {
     by_hash: HashMap<String, TraceforkBody>,
     raw: u64,
+    raw_max: u64,
 }
 
 impl TapeBlobs {
+    fn new(raw_max: u64) -> Self {
+        Self { by_hash: HashMap::new(), raw: 0, raw_max }
+    }
+
     /// Adds a blob. Fails if the blob's hash differs from its name.
     fn add(&mut self, hash: &str, compressed: &[u8]) -> Result<(), TapeRefusal> {
-        let left = RAW_BYTES_MAX - self.raw;
+        let left = self.raw_max - self.raw;
         let mut bytes = Vec::new();
         let decoder = zstd::Decoder::with_buffer(compressed);
         let read = decoder.and_then(|decoder| decoder.take(left + 1).read_to_end(&mut bytes));
         read.map_err(|error| format!("blob {hash} does not decompress: {error}"))?;
         if bytes.len() as u64 > left {
-            return Err(format!("its blobs have more than {RAW_BYTES_MAX} bytes"));
+            return Err(format!("its blobs have more than {} bytes", self.raw_max));
         }
         self.raw += bytes.len() as u64;
         if sha256_hex(&bytes) != hash {
@@ -106,8 +110,14 @@ fn sha256_hex(bytes: &[u8]) -> String {
 impl TraceforkTape {
     /// Reads a tape in any form and hashes every blob.
     pub fn read(bytes: &[u8]) -> Result<Self, TapeRefusal> {
+        Self::read_within(bytes, RAW_BYTES_MAX)
+    }
+
+    /// Reads a tape whose blobs have at most `raw_max` raw bytes together.
+    pub(super) fn read_within(bytes: &[u8], raw_max: u64) -> Result<Self, TapeRefusal> {
+        let mut blobs = TapeBlobs::new(raw_max);
         if bytes.starts_with(sqlite::MAGIC) {
-            return Self::from_database(bytes);
+            return Self::from_database(bytes, blobs);
         }
         let Some(rest) = bytes.strip_prefix(MAGIC) else { return Self::from_json(bytes) };
         let (version, rest) = rest.split_first_chunk().ok_or("it ends in its head")?;
@@ -119,7 +129,6 @@ impl TraceforkTape {
         let len = u32::from_be_bytes(*len) as usize;
         let (header, mut rest) = rest.split_at_checked(len).ok_or("it ends in its head")?;
         let header: TapeHeader = serde_json::from_slice(header).map_err(|e| format!("its head: {e}"))?;
-        let mut blobs = TapeBlobs::default();
         for hash in &header.blob_hashes {
             let (len, after) = rest.split_first_chunk().ok_or("it ends before its last blob")?;
             let len = u32::from_be_bytes(*len) as usize;
@@ -158,9 +167,8 @@ impl TraceforkTape {
         Ok(Self { agent_name, boundary, content_redacted, async_batches, events })
     }
 
-    fn from_database(bytes: &[u8]) -> Result<Self, TapeRefusal> {
+    fn from_database(bytes: &[u8], mut blobs: TapeBlobs) -> Result<Self, TapeRefusal> {
         let mut database = SqliteDatabase::open(bytes)?;
-        let mut blobs = TapeBlobs::default();
         for row in database.table("blobs")? {
             let [SqliteValue::Text(hash), SqliteValue::Blob(data)] = row.as_slice() else {
                 return Err("a row of its blobs is not as tracefork writes it".to_owned());
@@ -274,6 +282,34 @@ mod tests {
                 .unwrap_err()
                 .contains("version 6")
         );
+    }
+
+    /// A file of 128 KiB whose 20,000 rows are the same bytes of one page took 480 MB: each row was a copy.
+    #[test]
+    fn rows_that_share_their_bytes_are_refused() {
+        const PAGE: usize = 1 << 16;
+        let mut bytes = vec![0; 2 * PAGE];
+        bytes[..16].copy_from_slice(sqlite::MAGIC);
+        bytes[17] = 1; // pages of 64 KiB
+        bytes[59] = 1; // UTF-8
+        // A leaf whose cells all begin at the same place.
+        let mut leaf = |page: usize, head: usize, cells: u16, place: u16, cell: &[u8]| {
+            let page = &mut bytes[page * PAGE..][..PAGE];
+            page[head] = 13;
+            page[head + 3..][..2].copy_from_slice(&cells.to_be_bytes());
+            for at in 0..usize::from(cells) {
+                page[head + 8 + 2 * at..][..2].copy_from_slice(&place.to_be_bytes());
+            }
+            page[usize::from(place)..][..cell.len()].copy_from_slice(cell);
+            bytes.clone()
+        };
+        // A cell: the length of its payload, its rowid, the payload: head, then values.
+        leaf(0, 100, 1, 60_000, b"\x16\x01\x06\x17\x17\x17\x01\x00tableblobsblobs\x02");
+        let row = [&b"\x81\xbb\x46\x01\x05\x0f\x82\xf7\x0dk"[..], &[b'v'; 24_000]].concat();
+        for (rows, refusal) in [(1, "as tracefork writes it"), (20_000, "its rows share bytes")] {
+            let refused = TraceforkTape::read(&leaf(1, 0, rows, 41_000, &row)).unwrap_err();
+            assert!(refused.ends_with(refusal), "{rows} rows: {refused}");
+        }
     }
 
     #[test]

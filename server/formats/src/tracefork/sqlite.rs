@@ -2,14 +2,14 @@
 //! chains, records. It reads whole tables. It writes nothing, reads no index, and runs no SQL.
 //!
 //! The bytes are hostile: a table's pages are read at most once each, so a cycle of pages cannot cause an
-//! endless loop.
+//! endless loop. Rows may not share bytes, so a table in memory is about as large as in the file.
 
 use super::TapeRefusal;
 
 /// The first bytes of every database.
 pub(super) const MAGIC: &[u8] = b"SQLite format 3\0";
 /// Maximum number of columns of a row.
-const COLUMNS_MAX: usize = 64;
+const COLUMNS_MAX: usize = 16;
 
 /// The value of a column.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,6 +83,8 @@ impl<'a> SqliteDatabase<'a> {
     fn rows(&mut self, root: u32) -> Result<Vec<Vec<SqliteValue>>, TapeRefusal> {
         self.seen.fill(false);
         let mut rows = Vec::new();
+        // Each byte of the file belongs to one row at most.
+        let mut row_bytes_left = self.bytes.len();
         // A stack: the next page to read is the last element.
         let mut pages = vec![root];
         while let Some(number) = pages.pop() {
@@ -103,6 +105,8 @@ impl<'a> SqliteDatabase<'a> {
                 13 => {
                     for place in places {
                         let payload = self.payload(page, place)?;
+                        row_bytes_left =
+                            row_bytes_left.checked_sub(payload.len()).ok_or("its rows share bytes")?;
                         rows.push(parse_record(&payload)?);
                     }
                 }
