@@ -11,9 +11,12 @@ use crate::format_tests::schema;
 use crate::ids::SegmentId;
 use crate::log::cursor::{advance_state, for_each_checked_record};
 use crate::log::erasure::ErasureHead;
+use crate::log::joined::LogBatch;
 use crate::log::layout::{
     BATCH_HEADER_BYTES, BatchForm, BatchHeader, LogState, RawRecord, SegmentFooter, SegmentHeader,
+    chain_digest,
 };
+use crate::log::ledger::{Frontier, LedgerNode, leaf_hash, record_hash};
 use crate::log::manifest::{CutList, ManifestState, VectorList};
 use crate::log::record::{EmbeddingHead, GroupPart, KvHead, LogicalBody, RecordKind, SpaceHead};
 use crate::log::totals::LogTotals;
@@ -132,7 +135,8 @@ fn long_batch_is_read_like_short_one() {
     assert!(header.prev.fits(&digest) && short.prev.fits(&digest) && !header.prev.fits(&other));
     assert!(short.prev.fits(&other), "the short form has eight bytes of the digest");
     let mut state = LogState::empty();
-    advance_state(&*schema(), &mut state, &batch, OFFSET, salt()).unwrap();
+    let read = LogBatch::of(&batch, OFFSET, salt()).unwrap();
+    advance_state(&*schema(), &mut state, &read, salt()).unwrap();
     assert_eq!(state.ledger.root().to_vec(), bytes("leaf"));
     assert_eq!((state.next_seqno.0, state.totals.records, state.totals.chain_bytes), (8, 1, 48 + 16));
     let record = RawRecord::check_whole(&batch[48..], salt(), OFFSET + 48).unwrap();
@@ -148,7 +152,8 @@ fn batch_checks_only_at_its_own_offset() {
     let other = crate::log::layout::Salt::new(STORE, SegmentId(4));
     assert!(BatchHeader::check(&batch, other, OFFSET).is_err());
     let mut records = 0;
-    for_each_checked_record(&batch, OFFSET, salt(), |at, seqno, record| {
+    let read = LogBatch::of(&batch, OFFSET, salt()).unwrap();
+    for_each_checked_record(&read, salt(), |at, seqno, record| {
         assert_eq!((u64::from(at), seqno.0, record.kind, record.layout), (RECORD_AT, 7, 1, 1));
         records += 1;
         Ok(())
@@ -156,8 +161,43 @@ fn batch_checks_only_at_its_own_offset() {
     .unwrap();
     assert_eq!(records, 1);
     let mut state = LogState::empty();
-    advance_state(&*schema(), &mut state, &batch, OFFSET, salt()).unwrap();
+    advance_state(&*schema(), &mut state, &read, salt()).unwrap();
     assert_eq!(state.ledger.root().to_vec(), bytes("leaf"));
     assert_eq!(state.chain.to_vec(), bytes("chain_digest"));
     assert_eq!((state.next_seqno.0, state.totals.batches, state.totals.chain_bytes), (8, 1, 35 + 16));
+}
+
+/// Three batches share a header: a key's value, erased batches, and the same value 91 us later and 1 ns earlier.
+#[test]
+fn joined_batches_are_read_like_single_ones() {
+    let (whole, salt) = (bytes("joined"), samples::rewritten_salt());
+    let (header, _) = BatchHeader::check(&whole, salt, OFFSET).unwrap();
+    let (mut state, mut read) = (LogState::empty(), Vec::new());
+    (state.next_seqno, state.chain) = (header.first_seqno, [0xcd; 16]);
+    let mut next = Some(LogBatch::of(&whole, OFFSET, salt).unwrap());
+    let mut records = BATCH_HEADER_BYTES;
+    while let Some(batch) = next {
+        advance_state(&*schema(), &mut state, &batch, salt).unwrap();
+        assert_eq!((batch.records().start, state.chain), (records, chain_digest(&whole)));
+        records = batch.records().end;
+        let BatchHeader { first_seqno, time_ns, .. } = batch.header;
+        read.push((first_seqno.0, time_ns, batch.header.own_bytes(), batch.end()));
+        next = batch.joined(state.next_seqno).unwrap();
+    }
+    let (time, end) = (samples::TIME_NS, OFFSET + whole.len() as u64);
+    let table = whole.len() - records;
+    assert_eq!(
+        read,
+        [(7, time, 35 + table as u64, None), (8, time + 91_000, 0, None), (508, time - 1, 0, Some(end))]
+    );
+    assert_eq!(records, header.records_end());
+    assert_eq!((state.totals.batches, state.next_seqno.0, state.newest_ns), (3, 509, time + 91_000));
+    // Each batch has the leaf that it has alone.
+    let head = samples::put_inline().encode();
+    let leaf = |seqno| leaf_hash(&record_hash(&samples::RECORD_SALT, 1, 1, seqno, &head));
+    let mut ledger = Frontier::default();
+    for leaf in [leaf(7), [0xa4; 32], leaf(508)] {
+        ledger.push_node(LedgerNode::leaf(leaf)).unwrap();
+    }
+    assert_eq!(state.ledger, ledger);
 }

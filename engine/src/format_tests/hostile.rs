@@ -15,6 +15,7 @@ use crate::io::sim::SimIo;
 use crate::io::{Io, OpenMode};
 use crate::log::batch::BatchBuf;
 use crate::log::cursor::{advance_state, for_each_checked_record};
+use crate::log::joined::LogBatch;
 use crate::log::layout::{
     BatchForm, BatchHeader, COUNT_MAX, LogState, RawRecord, SegmentFooter, SegmentHeader, length_field,
     seal_record, stamp_record, start_record,
@@ -30,6 +31,15 @@ use crate::trace::heads::{
     WHY_BYTES_MAX,
 };
 
+/// Calls `each` with the place of each record of a batch.
+fn walk(bytes: &[u8], offset: u64, mut each: impl FnMut(u32)) -> Result<(), CodecError> {
+    let batch = LogBatch::of(bytes, offset, salt())?;
+    for_each_checked_record(&batch, salt(), |at, _, _| {
+        each(at);
+        Ok(())
+    })
+}
+
 /// Runs every parser of the log on the same bytes; returns which accepted them.
 fn parse_all(bytes: &[u8]) -> Vec<bool> {
     let mut reader = ByteReader::new(bytes, "recipe");
@@ -39,8 +49,10 @@ fn parse_all(bytes: &[u8]) -> Vec<bool> {
         BatchHeader::peek(bytes).is_ok(),
         BatchHeader::check(bytes, salt(), OFFSET).is_ok(),
         RawRecord::check_whole(bytes, salt(), OFFSET).is_ok(),
-        for_each_checked_record(bytes, OFFSET, salt(), |_, _, _| Ok(())).is_ok(),
-        advance_state(&*schema(), &mut state, bytes, OFFSET, salt()).is_ok(),
+        walk(bytes, OFFSET, |_| ()).is_ok(),
+        LogBatch::of(bytes, OFFSET, salt())
+            .and_then(|batch| advance_state(&*schema(), &mut state, &batch, salt()))
+            .is_ok(),
         SegmentFooter::decode_end(bytes, OFFSET, salt()).is_ok(),
         (1..=3).all(|layout| LogicalBody::parse(layout, bytes).is_ok()),
         KvHead::parse(RecordKind::Put, bytes).is_ok(),
@@ -186,6 +198,7 @@ fn every_flipped_bit_is_detected() {
     flips(&bytes("footer"), &|b| SegmentFooter::decode_end(b, 4096, salt()).is_err());
     flips(&bytes("batch_long"), &|b| BatchHeader::check(b, salt(), OFFSET).is_err());
     flips(&bytes("batch"), &|b| BatchHeader::check(b, salt(), OFFSET).is_err());
+    flips(&bytes("joined"), &|b| BatchHeader::check(b, samples::rewritten_salt(), OFFSET).is_err());
     flips(&bytes("frame"), &|b| RawRecord::check_whole(b, salt(), OFFSET + 35).is_err());
 }
 
@@ -248,7 +261,8 @@ fn skippable_records_take_a_seqno_and_no_leaf() {
         batch.push_logical(RecordKind::Put, [1; 16], &samples::put_inline().encode(), &[]).unwrap();
         let bytes = samples::stamped(batch);
         let mut state = LogState::empty();
-        advance_state(&*schema(), &mut state, &bytes, OFFSET, salt()).map(|_| state)
+        let batch = LogBatch::of(&bytes, OFFSET, salt()).unwrap();
+        advance_state(&*schema(), &mut state, &batch, salt()).map(|_| state)
     };
     let state = with(SKIPPABLE | 8).unwrap();
     assert_eq!((state.next_seqno.0, state.ledger.leaves, state.totals.records), (9, 1, 2));
@@ -263,11 +277,7 @@ fn batch_that_ends_beyond_4_gib_is_refused() {
     let offsets = |offset: u64| {
         let (mut batch, mut offsets) = (batch.clone(), Vec::new());
         stamp_record(&mut batch[35..], salt(), offset + 35);
-        let read = for_each_checked_record(&batch, offset, salt(), |at, _, _| {
-            offsets.push(u64::from(at));
-            Ok(())
-        });
-        read.map(|()| offsets)
+        walk(&batch, offset, |at| offsets.push(u64::from(at))).map(|()| offsets)
     };
     let last = u64::from(u32::MAX) - batch.len() as u64;
     assert_eq!(offsets(last), Ok(vec![last + 35]));
@@ -282,7 +292,7 @@ fn batch_with_wrong_record_count_is_refused() {
     for records in [0u32, 2, u32::MAX] {
         let mut lying = batch.clone();
         lying[8..12].copy_from_slice(&records.to_le_bytes());
-        assert!(for_each_checked_record(&lying, OFFSET, salt(), |_, _, _| Ok(())).is_err(), "{records}");
+        assert!(walk(&lying, OFFSET, |_| ()).is_err(), "{records}");
     }
     let mut short = batch.clone();
     short[4..8].copy_from_slice(&47u32.to_le_bytes());
@@ -296,7 +306,7 @@ fn batch_with_wrong_record_count_is_refused() {
 #[test]
 fn short_batch_with_wrong_lengths_is_refused() {
     let batch = bytes("batch");
-    let walk = |bytes: &[u8]| for_each_checked_record(bytes, OFFSET, salt(), |_, _, _| Ok(()));
+    let walk = |bytes: &[u8]| walk(bytes, OFFSET, |_| ());
     walk(&batch).unwrap();
     let mut short = batch.clone();
     short[4..8].copy_from_slice(&length_field(34));

@@ -10,6 +10,7 @@ use crate::io::{Io, OpenMode};
 use crate::log::batch::BatchBuf;
 use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::erasure::{ErasedSpan, ErasureHead, ErasureRule};
+use crate::log::joined::JoinedTable;
 use crate::log::layout::{
     BATCH_HEADER_BYTES, BatchForm, BatchHeader, LogState, REWRITTEN_FORMAT, SEGMENT_FORMAT,
     SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt, SegmentFooter, SegmentHeader, chain_digest, seal_record,
@@ -36,8 +37,8 @@ pub(crate) const STORE: StoreId = StoreId(*b"0123456789abcdef");
 pub(crate) const SEGMENT: SegmentId = SegmentId(3);
 /// Offset of the sample batches.
 pub(crate) const OFFSET: u64 = SEGMENT_HEADER_BYTES;
-const TIME_NS: u64 = 1_600_000_000_000_000_000;
-const RECORD_SALT: [u8; 16] = [0x5a; 16];
+pub(crate) const TIME_NS: u64 = 1_600_000_000_000_000_000;
+pub(crate) const RECORD_SALT: [u8; 16] = [0x5a; 16];
 
 pub(crate) fn salt() -> Salt {
     Salt::new(STORE, SEGMENT)
@@ -424,6 +425,40 @@ pub(crate) fn rewritten(records: &[(RecordKind, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
+/// Three joined batches: a key's value, erased batches with one leaf, and the value again.
+pub(crate) fn joined() -> Vec<u8> {
+    let logical = one_record(RecordKind::Put, &put_inline().encode(), &[]).split_off(BATCH_HEADER_BYTES + 6);
+    let node = Some(LedgerNode { height: 0, hash: [0xa4; 32] });
+    let gone = put(|out| ErasedBatches { seqnos: 500, batches: 1, node }.put(out));
+    let records =
+        [(RecordKind::Put, logical.clone()), (RecordKind::ErasedBatches, gone), (RecordKind::Put, logical)];
+    let (mut bytes, mut table) = (vec![0; BATCH_HEADER_BYTES], JoinedTable::default());
+    for ((kind, body), time_ns) in records.iter().zip([TIME_NS, TIME_NS + 91_000, TIME_NS - 1]) {
+        let start = start_record(&mut bytes, kind.code(), 1);
+        bytes.extend_from_slice(body);
+        seal_record(&mut bytes, start);
+        stamp_record(&mut bytes[start..], rewritten_salt(), OFFSET + start as u64);
+        table.push((bytes.len() - start) as u64, time_ns);
+    }
+    join(bytes, &table.finish())
+}
+
+/// Joined batches with these records, which begin behind the room for the header, and this table.
+pub(crate) fn join(mut bytes: Vec<u8>, table: &[u8]) -> Vec<u8> {
+    let records_end = u32::try_from(bytes.len()).unwrap();
+    bytes.extend_from_slice(table);
+    let header = BatchHeader {
+        bytes: u32::try_from(bytes.len()).unwrap(),
+        form: BatchForm::Joined { records_end },
+        synced: 0,
+        first_seqno: Seqno(7),
+        time_ns: TIME_NS,
+        prev: [0xcd; 16].into(),
+    };
+    header.write(&mut bytes, rewritten_salt(), OFFSET);
+    bytes
+}
+
 /// The bytes that `put` appends.
 pub(crate) fn put(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
@@ -519,6 +554,7 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("erased_batches", erased_batches(true)),
         ("erased_batches_without_leaf", erased_batches(false)),
         ("batch_with_erased", rewritten_batch()),
+        ("joined", joined()),
         ("footer_rewritten", rewritten_footer().encode(rewritten_salt()).unwrap()),
         ("derived_salts", [7, 8].map(|seqno| derived_salt(&RECORD_SALT, Seqno(seqno))).concat()),
         ("record_hash", hash.to_vec()),

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::codec::{self, ByteReader};
+use crate::codec::{self, ByteReader, CodecError};
 use crate::fuzzing::{compacted_store_files, disk_with, open_and_read, sample_disk, sample_store_files};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::log::cursor::{advance_state, next_seqno};
 use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::erasure::ErasureHead;
+use crate::log::joined::{JoinedTable, LogBatch};
 use crate::log::layout::{
     BATCH_HEADER_BYTES, BatchForm, BatchHeader, ChainDigest, LogState, RECORD_HEADER_BYTES_MIN,
     SEGMENT_HEADER_BYTES, Salt, SegmentFooter, SegmentHeader, chain_digest, seal_record, stamp_record,
@@ -121,7 +122,7 @@ fn store_id() -> StoreId {
 
 /// The end of the log. After an even byte, the input replaces the log from some offset on. After an odd byte,
 /// batches with valid checksums are built around the input's records (kind, layout, length, body; kind 255
-/// ends a batch).
+/// ends a batch; kind 254 ends one with which the next is joined).
 pub fn segment(data: &[u8]) {
     let mut rest = data;
     let (path, old) = sample_file_named(".seg");
@@ -141,11 +142,29 @@ fn append_batches(segment: &mut Vec<u8>, rest: &[u8]) {
     let (mut at, mut seqno, mut prev) = (SEGMENT_HEADER_BYTES as usize, 1, [0; 16]);
     while let Some(Ok((_, whole))) = segment.get(at..).map(|bytes| BatchHeader::check(bytes, salt, at as u64))
     {
-        seqno = next_seqno(whole, at as u64, salt).map_or(seqno, |next| next.0);
+        let next = for_each_joined(whole, at as u64, salt, Seqno(seqno), |batch| next_seqno(batch, salt));
+        seqno = next.map_or(seqno, |next| next.0);
         (at, prev) = (at + whole.len(), chain_digest(whole));
     }
     segment.truncate(at);
     put_batches(segment, rest, salt, seqno, prev);
+}
+
+/// Calls `each` with a batch and those joined with it; it returns the seqno after the batch. Returns the seqno after
+/// the last one.
+fn for_each_joined(
+    whole: &[u8],
+    offset: u64,
+    salt: Salt,
+    first: Seqno,
+    mut each: impl FnMut(&LogBatch<'_>) -> Result<Seqno, CodecError>,
+) -> Result<Seqno, CodecError> {
+    let (mut next, mut seqno) = (Some(LogBatch::of(whole, offset, salt)?), first);
+    while let Some(batch) = next {
+        seqno = each(&batch)?;
+        next = batch.joined(seqno)?;
+    }
+    Ok(seqno)
 }
 
 /// Appends batches with valid checksums around the input's records; returns the offset of each batch.
@@ -160,10 +179,16 @@ fn put_batches(
     while !rest.is_empty() {
         let mut batch = vec![0; BATCH_HEADER_BYTES];
         let mut starts = Vec::new();
+        let (mut table, mut time_ns, mut joined_at) = (JoinedTable::default(), 1, BATCH_HEADER_BYTES);
         while !rest.is_empty() {
             let kind = byte(&mut rest);
             if kind == u8::MAX {
                 break;
+            }
+            if kind == u8::MAX - 1 {
+                table.push((batch.len() - joined_at) as u64, time_ns);
+                (time_ns, joined_at) = (take_u16(&mut rest) as u64, batch.len());
+                continue;
             }
             let layout = byte(&mut rest);
             let len = take_u16(&mut rest);
@@ -181,9 +206,16 @@ fn put_batches(
                 stamp_record(record, salt, offset + *start as u64);
             }
         }
+        table.push((end - joined_at) as u64, time_ns);
+        let mut table = table.finish();
+        let form = match table.is_empty() {
+            true => BatchForm::Short,
+            false => BatchForm::Joined { records_end: end as u32 },
+        };
+        batch.append(&mut table);
         let header = BatchHeader {
-            bytes: end as u32,
-            form: BatchForm::Short,
+            bytes: batch.len() as u32,
+            form,
             synced: SEGMENT_HEADER_BYTES as u32,
             first_seqno: Seqno(seqno),
             time_ns: 1,
@@ -191,8 +223,9 @@ fn put_batches(
         };
         header.write(&mut batch, salt, offset);
         // A record for erased ones takes as many seqnos as they had.
-        let next = next_seqno(&batch, offset, salt).map_or(seqno + starts.len() as u64, |next| next.0);
-        (seqno, prev) = (next, chain_digest(&batch));
+        let after = for_each_joined(&batch, offset, salt, Seqno(seqno), |batch| next_seqno(batch, salt));
+        seqno = after.map_or(seqno + starts.len() as u64, |next| next.0);
+        prev = chain_digest(&batch);
         begins.push(segment.len());
         segment.extend_from_slice(&batch);
     }
@@ -240,7 +273,9 @@ pub fn rewritten(data: &[u8]) {
             let end = begins.get(number + 1).copied().unwrap_or(bytes.len());
             let Some(whole) = bytes.get(*begin..end) else { return };
             footer.rewritten_chain = Some(chain_digest(whole));
-            let _ = advance_state(&*schema, &mut sum, whole, *begin as u64, salt);
+            let _ = for_each_joined(whole, *begin as u64, salt, sum.next_seqno, |batch| {
+                advance_state(&*schema, &mut sum, batch, salt).map(|_| sum.next_seqno)
+            });
         }
         if how == 2 && at == 0 {
             let said = &mut footer.state;

@@ -186,7 +186,7 @@ impl CheckpointBuilder {
         }
         let tree = std::mem::take(&mut self.current);
         while self.spans.pop_if(|span| span.end <= leaf.end()).is_some() {}
-        let (seqno, time_ns) = (leaf.last, leaf.header.time_ns);
+        let (seqno, time_ns) = (leaf.last, leaf.batch.header.time_ns);
         self.marks.push(Mark { leaves: leaf.end(), seqno, time_ns, node: NodeHash(tree.root()) });
     }
 

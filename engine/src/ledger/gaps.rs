@@ -96,41 +96,36 @@ impl Store {
         let (found, state) = open_log(core)?;
         let mut walked = walk(&*core.schema, &found, state.ledger.leaves, &mut |leaf| {
             let mut gaps = Vec::new();
-            for_each_checked_record(
-                leaf.batch.whole,
-                leaf.batch.offset,
-                leaf.segment.salt,
-                |_, seqno, record| {
-                    let head = || LogicalBody::of(&record).map(|logical| logical.head);
-                    let said = match kind_of(&record)? {
-                        Some(kinds::RUN) => gap_of_run(RunHead::parse(head()?)?.fields),
-                        Some(kinds::TOMBSTONE) => Some(gap_of_tombstone(TombstoneHead::parse(head()?)?)),
-                        _ => None,
+            for_each_checked_record(leaf.batch, leaf.segment.salt, |_, seqno, record| {
+                let head = || LogicalBody::of(&record).map(|logical| logical.head);
+                let said = match kind_of(&record)? {
+                    Some(kinds::RUN) => gap_of_run(RunHead::parse(head()?)?.fields),
+                    Some(kinds::TOMBSTONE) => Some(gap_of_tombstone(TombstoneHead::parse(head()?)?)),
+                    _ => None,
+                };
+                // A run that its recorder took up again has no gap there.
+                let said = said.filter(|(id, gap)| {
+                    gap.kind != GapKind::Abandoned || is_still_abandoned(core, *id, gap.run)
+                });
+                if kind_of(&record)? == Some(RecordKind::Erasure) {
+                    let head = ErasureHead::parse(head()?)?;
+                    let kind = match head.rule {
+                        ErasureRule::Compaction => Some(GapKind::Replaced),
+                        ErasureRule::Unused => Some(GapKind::Unused),
+                        ErasureRule::BeforeFormat4 => None,
                     };
-                    // A run that its recorder took up again has no gap there.
-                    let said = said.filter(|(id, gap)| {
-                        gap.kind != GapKind::Abandoned || is_still_abandoned(core, *id, gap.run)
-                    });
-                    if kind_of(&record)? == Some(RecordKind::Erasure) {
-                        let head = ErasureHead::parse(head()?)?;
-                        let kind = match head.rule {
-                            ErasureRule::Compaction => Some(GapKind::Replaced),
-                            ErasureRule::Unused => Some(GapKind::Unused),
-                            ErasureRule::BeforeFormat4 => None,
-                        };
-                        let runs = head.runs.into_iter().flatten();
-                        gaps.extend(runs.zip(std::iter::repeat(kind)).filter_map(|(run, kind)| {
-                            let time_ns = leaf.header.time_ns;
-                            Some(Gap { seqno, time_ns, ..gap_of_number(RunUid(run), kind?) })
-                        }));
-                    }
-                    gaps.extend(said.map(|(id, gap)| {
-                        let namespace = namespace(id);
-                        Gap { namespace, seqno, time_ns: leaf.header.time_ns, ..gap }
+                    let runs = head.runs.into_iter().flatten();
+                    gaps.extend(runs.zip(std::iter::repeat(kind)).filter_map(|(run, kind)| {
+                        let time_ns = leaf.batch.header.time_ns;
+                        Some(Gap { seqno, time_ns, ..gap_of_number(RunUid(run), kind?) })
                     }));
-                    Ok(())
-                },
-            )
+                }
+                gaps.extend(said.map(|(id, gap)| {
+                    let namespace = namespace(id);
+                    Gap { namespace, seqno, time_ns: leaf.batch.header.time_ns, ..gap }
+                }));
+                Ok(())
+            })
             .map_err(|e| Error::damaged(&leaf.segment.path, leaf.batch.offset, e))?;
             gaps.into_iter().try_for_each(&mut *each)
         })?;

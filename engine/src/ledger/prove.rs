@@ -271,7 +271,7 @@ fn record_proof(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
     // Visits each logical record, and the nodes over erased ones.
     let each = |then: &mut RecordVisitor<'_>| {
         let mut salts = BatchSalts::default();
-        for_each_checked_record(leaf.batch.whole, leaf.batch.offset, leaf.segment.salt, |_, seqno, record| {
+        for_each_checked_record(leaf.batch, leaf.segment.salt, |_, seqno, record| {
             match RecordKind::parse(record.kind, record.layout)? {
                 Some(RecordKind::Erased) => then(seqno, None, &ErasedRecords::parse(record.body)?.nodes),
                 Some(kind) if kind.is_logical() => {

@@ -3,8 +3,8 @@
 
 use crate::error::{Error, Result};
 use crate::ids::Seqno;
-use crate::log::cursor::LogBatch;
-use crate::log::layout::{BatchHeader, LogState, SEGMENT_HEADER_BYTES};
+use crate::log::joined::LogBatch;
+use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::{Frontier, LedgerNode};
 use crate::log::open::{FoundLog, ScanEnd, find, scan, scan_states};
 use crate::log::segments::Segment;
@@ -20,7 +20,6 @@ pub(super) struct Leaf<'a> {
     /// Its last record.
     pub(super) last: Seqno,
     pub(super) batch: &'a LogBatch<'a>,
-    pub(super) header: BatchHeader,
     pub(super) segment: &'a Segment,
     /// The tree of the leaves before it.
     pub(super) before: &'a Frontier,
@@ -80,9 +79,8 @@ pub(super) fn walk(
             census.add(batch, segment, state)?;
             let Some(node) = batch.node.filter(|_| tree.leaves < upto) else { return Ok(()) };
             let damaged = |e| Error::damaged(&segment.path, batch.offset, e);
-            let (_, header) = BatchHeader::peek(batch.whole).map_err(damaged)?;
             let (index, last) = (tree.leaves, state.last_seqno());
-            each(&Leaf { index, node, last, batch, header, segment, before: &tree })?;
+            each(&Leaf { index, node, last, batch, segment, before: &tree })?;
             tree.push_node(node).map_err(damaged)
         },
     )?;

@@ -227,7 +227,7 @@ impl Store {
             &mut |batch, segment, state| {
                 batches += 1;
                 states.insert(segment.id, state.clone());
-                for_each_checked_record(batch.whole, batch.offset, segment.salt, |_, _, _| Ok(()))
+                for_each_checked_record(batch, segment.salt, |_, _, _| Ok(()))
                     .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
                 census.add(batch, segment, state)
             },

@@ -15,11 +15,12 @@ use std::sync::Arc;
 use crate::codec::CodecError;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId, Seqno};
-use crate::log::cursor::{LogBatch, for_each_unchecked_record};
+use crate::log::cursor::for_each_unchecked_record;
 use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::erasure::{
     ErasedSetBuilder, ErasedSpan, ErasureHead, ErasureRule, RUNS_MAX, SPANS_MAX, ranges_of, split_ranges,
 };
+use crate::log::joined::LogBatch;
 use crate::log::layout::{COUNT_MAX, LogState, REWRITTEN_FORMAT, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::LedgerNode;
 use crate::log::manifest::{FORMAT, FORMAT_UNSTATED};
@@ -245,7 +246,7 @@ impl LogCensus {
         let is_counted = self.leaves < self.upto;
         let mut open = self.open.take();
         let mut living = 0;
-        for_each_unchecked_record(batch.whole, batch.offset, segment.salt, |_, seqno, record| {
+        for_each_unchecked_record(batch, segment.salt, |_, seqno, record| {
             if let Some(open) = &mut open {
                 open.set.add_record(seqno, &record)?;
             }
@@ -382,7 +383,7 @@ fn name_erasures(
         if !segment.id.is_rewritten() || !spans.iter().any(|span| span.contains(&last)) {
             return Ok(());
         }
-        for_each_unchecked_record(batch.whole, batch.offset, segment.salt, |_, seqno, record| {
+        for_each_unchecked_record(batch, segment.salt, |_, seqno, record| {
             let (count, whole) = match RecordKind::parse(record.kind, record.layout)? {
                 Some(RecordKind::Erased) => {
                     let erased = ErasedRecords::parse(record.body)?;

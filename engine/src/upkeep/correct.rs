@@ -11,7 +11,9 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::io::{File, FileBytes, FileId, IoResult, LockKind};
-use crate::log::layout::{BATCH_HEADER_BYTES, PrevDigest, Salt, chain_digest, length_field};
+use crate::log::layout::{
+    BATCH_HEADER_BYTES, PrevDigest, Salt, chain_digest, joined_length_field, length_field,
+};
 use crate::log::segments::lock;
 use crate::sync::{Mutex, rank};
 
@@ -62,10 +64,11 @@ pub(super) fn restore_changed_byte(
         return None;
     }
     let stored = u32::from_le_bytes(*batch.first_chunk()?);
-    // The length and the checksum are known without their bytes. The length has two forms.
+    // The length and the checksum are known without their bytes. The length has three forms.
     let len = u32::try_from(batch.len()).ok()?;
     let computed = salt.crc(offset, batch.get(4..)?);
-    for (at, bytes) in [(4, length_field(len)), (4, len.to_le_bytes()), (0, computed.to_le_bytes())] {
+    let lengths = [length_field(len), joined_length_field(len), len.to_le_bytes()];
+    for (at, bytes) in lengths.map(|length| (4, length)).into_iter().chain([(0, computed.to_le_bytes())]) {
         if let Some(restored) = try_bytes(batch, at, &bytes, wanted) {
             return Some(restored);
         }
@@ -179,8 +182,10 @@ mod tests {
     #[test]
     fn any_changed_byte_is_restored_and_two_are_not() {
         let salt = Salt::new(StoreId([3; 16]), SegmentId(1));
-        for (len, short) in [(35, true), (48, false), (49, false), (333, false), (333, true)] {
-            let length = if short { length_field(len as u32) } else { (len as u32).to_le_bytes() };
+        for (len, form) in [(35, 1), (48, 0), (49, 0), (333, 0), (333, 1), (333, 2)] {
+            let lengths =
+                [(len as u32).to_le_bytes(), length_field(len as u32), joined_length_field(len as u32)];
+            let length = lengths[form];
             let whole = batch(len, length, salt, 96);
             let wanted = chain_digest(&whole).into();
             for at in 0..len {

@@ -20,6 +20,7 @@ use crate::error::Result;
 use crate::ids::{RecordPlace, SegmentId, Seqno};
 use crate::log::cursor::{BatchSearch, LogCursor, for_each_checked_record, next_seqno};
 use crate::log::erased::seqnos_of;
+use crate::log::joined::LogBatch;
 use crate::log::layout::{
     BatchHeader, ChainDigest, PrevDigest, RawRecord, SEGMENT_HEADER_BYTES, chain_digest,
 };
@@ -161,12 +162,10 @@ impl Salvage {
                     break;
                 }
             };
-            let offset = batch.offset;
-            let Ok((_, header)) = BatchHeader::peek(batch.whole) else { continue };
-            if offset > before {
-                self.read_gap(standing, before..offset, Some(header.prev), index)?;
+            if batch.offset > before {
+                self.read_gap(standing, before..batch.offset, Some(batch.header.prev), index)?;
             }
-            self.take_batch(segment, offset, batch.whole, &header, index);
+            self.take_batch(segment, batch, index);
         }
         if let Some(footer) = footer {
             self.check_follows(
@@ -183,26 +182,27 @@ impl Salvage {
         Ok(())
     }
 
-    /// Takes over the records of a whole batch, which its successor has to confirm.
-    fn take_batch(
-        &mut self,
-        segment: &Segment,
-        offset: u64,
-        whole: &[u8],
-        header: &BatchHeader,
-        index: &mut dyn FnMut(Vec<IndexEntry>),
-    ) {
+    /// Takes over the records of a whole batch and of those joined with it, which their successor has to confirm.
+    fn take_batch(&mut self, segment: &Segment, first: LogBatch<'_>, index: &mut dyn FnMut(Vec<IndexEntry>)) {
         let schema = RunSchema::shared();
-        self.check_follows(header.first_seqno.0, Some(header.prev), &segment.path, index);
-        let from = header.first_seqno;
-        // If the next number cannot be read, the batch's records cannot be read either.
-        let to = next_seqno(whole, offset, segment.salt).unwrap_or(from);
-        let mut pending = PendingBatch::new(segment, offset, Some(chain_digest(whole)), from, to);
-        let batch_number = self.batches;
-        self.batches += 1;
-        let read = for_each_checked_record(whole, offset, segment.salt, |at, seqno, record| {
-            pending.note(&*schema, &record, seqno, record_place(segment, at, record.bytes), batch_number)
-        });
+        let (from, offset) = (first.header.first_seqno, first.offset);
+        self.check_follows(from.0, Some(first.header.prev), &segment.path, index);
+        let mut pending = PendingBatch::new(segment, offset, Some(chain_digest(first.whole)), from, from);
+        let (mut next, mut read) = (Some(first), Ok(()));
+        while let Some(batch) = next.take_if(|_| read.is_ok()) {
+            let batch_number = self.batches;
+            self.batches += 1;
+            read = for_each_checked_record(&batch, segment.salt, |at, seqno, record| {
+                pending.note(&*schema, &record, seqno, record_place(segment, at, record.bytes), batch_number)
+            });
+            // If the next number cannot be read, the batch's records cannot be read either.
+            pending.to = next_seqno(&batch, segment.salt).unwrap_or(pending.to);
+            match batch.joined(pending.to) {
+                Ok(joined) => next = joined,
+                Err(error) => read = read.and(Err(error)),
+            }
+        }
+        let to = pending.to;
         self.next = to.0;
         match read {
             Ok(()) => self.pending = Some(pending),
@@ -230,14 +230,17 @@ impl Salvage {
         let Some(restored) = restore_changed_byte(&mut whole, segment.salt, gap.start, wanted) else {
             return Ok(false);
         };
-        let Ok((header, _)) = BatchHeader::check(&whole, segment.salt, gap.start) else { return Ok(false) };
+        let checked = BatchHeader::check(&whole, segment.salt, gap.start);
+        let Ok(batch) = checked.and_then(|(_, whole)| LogBatch::of(whole, gap.start, segment.salt)) else {
+            return Ok(false);
+        };
         for (at, byte) in restored {
             let at = gap.start + at as u64;
             patched.patch(at, byte);
             let what = "this byte changed; repair restores it, and the digest of its batch confirms it";
             self.note(segment, at, what.to_owned());
         }
-        self.take_batch(segment, gap.start, &whole, &header, index);
+        self.take_batch(segment, batch, index);
         Ok(true)
     }
 

@@ -309,9 +309,13 @@ fn batches(mut bytes: &[u8]) -> Vec<ForgedBatch> {
         let mut f = ByteCursor(bytes);
         let (_, word) = (f.u32(), f.u32());
         // The forger writes the long form, which readers accept in every format.
-        let (short, len) = (word >> 31 == 1, (word & !(1 << 31)) as usize);
+        let (short, joined, len) = (word >> 31 == 1, word >> 30 == 3, (word & !(3 << 30)) as usize);
+        let (mut ends, mut times) = (vec![len], Vec::new());
         let (first, time_ns) = if short {
-            f.u32();
+            let records_end = f.u32() as usize;
+            if joined {
+                (ends, times) = joined_batches(&bytes[records_end..len], records_end);
+            }
             let mut seqno = [0; 8];
             seqno[..7].copy_from_slice(f.bytes(7));
             let time_ns = f.u64();
@@ -323,9 +327,17 @@ fn batches(mut bytes: &[u8]) -> Vec<ForgedBatch> {
             f.bytes(16);
             (first, time_ns)
         };
-        let mut records = Vec::new();
+        let (mut records, mut time_ns) = (Vec::new(), time_ns);
         let (mut seqno, mut key) = (first, [0; 16]);
-        while bytes.len() - f.0.len() < len {
+        let (mut ends, mut times) = (ends.into_iter(), times.into_iter());
+        let mut end = ends.next().unwrap();
+        loop {
+            if bytes.len() - f.0.len() == end {
+                all.push(ForgedBatch { time_ns, records: std::mem::take(&mut records) });
+                let Some(next) = ends.next() else { break };
+                end = next;
+                time_ns = time_ns.wrapping_add_signed(times.next().unwrap());
+            }
             f.u32();
             let (kind, layout, body) = if short {
                 let (code, left) = (f.u8(), f.0.len());
@@ -360,6 +372,7 @@ fn batches(mut bytes: &[u8]) -> Vec<ForgedBatch> {
                 }
                 ERASED_BATCHES => {
                     let (seqnos, batches) = (body.varint(), body.varint());
+                    seqno += seqnos - 1;
                     ForgedRecord::ErasedBatches { seqnos, batches, node: nodes(body.0).pop() }
                 }
                 GROUP_REST => {
@@ -383,10 +396,23 @@ fn batches(mut bytes: &[u8]) -> Vec<ForgedBatch> {
             });
             seqno += 1;
         }
-        all.push(ForgedBatch { time_ns, records });
         bytes = &bytes[len..];
     }
     all
+}
+
+/// Where the records of each of joined batches end, and the times between them. The forger writes each alone.
+fn joined_batches(table: &[u8], records_end: usize) -> (Vec<usize>, Vec<i64>) {
+    let mut table = ByteCursor(table);
+    let (mut ends, mut times, mut at) = (Vec::new(), Vec::new(), 35);
+    while !table.0.is_empty() {
+        at += table.varint() as usize;
+        ends.push(at);
+        let zigzag = table.varint();
+        times.push((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64));
+    }
+    ends.push(records_end);
+    (ends, times)
 }
 
 fn derived_salt(key: &[u8; 16], seqno: u64) -> [u8; 16] {

@@ -170,8 +170,8 @@ pub(crate) fn batches(segment: &[u8]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut at = 96;
     while let Some(bytes) = segment.get(at + 4..at + 8) {
-        // The highest bit marks the short form.
-        let len = (u32::from_le_bytes(bytes.try_into().unwrap()) & !(1 << 31)) as usize;
+        // The highest bits mark the short form, and joined batches.
+        let len = (u32::from_le_bytes(bytes.try_into().unwrap()) & !(3 << 30)) as usize;
         if len < 35 || at + len > segment.len() || crc(segment, at, at + len) != u32_at(segment, at) {
             break;
         }
@@ -184,18 +184,24 @@ pub(crate) fn batches(segment: &[u8]) -> Vec<(usize, usize)> {
 /// Recomputes the checksums of a changed batch as docs/format.md says; false if its record lengths no longer
 /// add up.
 pub(crate) fn reseal_batch(segment: &mut [u8], at: usize, len: usize) -> bool {
+    // Behind the records of joined batches is a table.
+    let is_joined = u32_at(segment, at + 4) >> 30 == 3;
+    let end = if is_joined { at + u32_at(segment, at + 8) as usize } else { at + len };
+    if !(at + 35..=at + len).contains(&end) {
+        return false;
+    }
     let mut record = at + 35;
-    while record < at + len {
+    while record < end {
         // A varint after the checksum and the code.
         let (mut bytes, mut digit) = (0, record + 5);
-        while digit < at + len {
+        while digit < end {
             bytes |= ((segment[digit] & 127) as usize) << (7 * (digit - record - 5));
             digit += 1;
             if segment[digit - 1] < 128 || digit > record + 9 {
                 break;
             }
         }
-        if bytes < digit - record || record + bytes > at + len {
+        if bytes < digit - record || record + bytes > end {
             return false;
         }
         let sum = crc(segment, record, record + bytes);

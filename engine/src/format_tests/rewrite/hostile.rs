@@ -7,9 +7,10 @@ use crate::codec::CodecError;
 use crate::format_tests::samples::{self, OFFSET, rewritten, rewritten_salt};
 use crate::format_tests::schema;
 use crate::ids::SegmentId;
-use crate::log::cursor::{LogBatch, advance_state, for_each_checked_record};
+use crate::log::cursor::{advance_state, for_each_checked_record};
 use crate::log::erased::{ErasedBatches, ErasedRecords};
-use crate::log::layout::{BatchHeader, LogState, SEGMENT_HEADER_BYTES};
+use crate::log::joined::LogBatch;
+use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, LogState, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::{Frontier, LedgerNode, LedgerTiles, leaf_hash};
 use crate::log::record::{GroupRest, RecordKind};
 use crate::log::rewrite::groups::GroupRewriter;
@@ -61,8 +62,8 @@ fn survey_that_differs_from_checked_records_is_refused() {
         let mut groups = GroupRewriter::new(&SparseLiveSet, Recompress::Nothing);
         groups.survey(&source).unwrap();
         let mut number = 0;
-        let each = |batch: &LogBatch<'_>, _: &BatchHeader| {
-            for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, _, record| {
+        let each = |batch: &LogBatch<'_>| {
+            for_each_checked_record(batch, segment.salt, |at, _, record| {
                 number += 1;
                 if but == Some(number) {
                     return Ok(());
@@ -92,7 +93,9 @@ fn advance_over(records: &[(RecordKind, Vec<u8>)]) -> Result<LogState, CodecErro
     // A ledger with three leaves.
     let mut state = LogState::empty();
     (0..3).for_each(|leaf| state.ledger.push([leaf; 32]));
-    advance_state(&*schema(), &mut state, &rewritten(records), OFFSET, rewritten_salt()).map(|_| state)
+    let whole = rewritten(records);
+    let batch = LogBatch::of(&whole, OFFSET, rewritten_salt())?;
+    advance_state(&*schema(), &mut state, &batch, rewritten_salt()).map(|_| state)
 }
 
 fn erased(count: u64, heights: &[u8]) -> (RecordKind, Vec<u8>) {
@@ -145,9 +148,54 @@ fn erased_records_must_fit_their_position() {
         let whole = rewritten(&[(kind, body)]);
         let mut salt = rewritten_salt();
         salt.is_rewritten = false;
-        let read = for_each_checked_record(&whole, OFFSET, salt, |_, _, _| Ok(()));
+        let batch = LogBatch::of(&whole, OFFSET, salt).unwrap();
+        let read = for_each_checked_record(&batch, salt, |_, _, _| Ok(()));
         assert!(matches!(read, Err(CodecError::Unknown { .. })), "{kind:?}");
     }
+}
+
+#[test]
+fn table_of_joined_batches_must_fit_their_records() {
+    let whole = samples::joined();
+    let (_, header) = BatchHeader::peek(&whole).unwrap();
+    let records_end = header.records_end();
+    let (records, table) = whole.split_at(records_end);
+    let joined = |records_end: usize, table: &[u8]| {
+        let whole = samples::join(records[..records_end].to_vec(), table);
+        let checked = BatchHeader::check(&whole, rewritten_salt(), OFFSET).map(|(_, whole)| whole.to_vec());
+        let whole = checked?;
+        LogBatch::of(&whole, OFFSET, rewritten_salt()).map(|_| ())
+    };
+    assert_eq!(joined(records_end, table), Ok(()));
+    for cut in 1..table.len() {
+        // A table that ends between two entries has fewer batches.
+        let whole_entries = cut == table.len() - 4;
+        assert_eq!(joined(records_end, &table[..cut]).is_ok(), whole_entries, "cut to {cut}");
+    }
+    let entry = |bytes: u64| {
+        samples::put(|out| {
+            crate::codec::put_varint(out, bytes);
+            crate::codec::put_signed(out, -1);
+        })
+    };
+    let room = (records_end - BATCH_HEADER_BYTES) as u64;
+    assert_eq!(joined(records_end, &entry(room - 1)), Ok(()));
+    // No bytes; all of them, so that none are left for the last batch; more; too many for any memory.
+    for wrong in [0, room, room + 1, u64::MAX] {
+        assert!(joined(records_end, &entry(wrong)).is_err(), "{wrong}");
+    }
+    assert!(joined(BATCH_HEADER_BYTES, &entry(1)).is_err(), "no records");
+    // The records end in the header, or behind the batch.
+    for place in [0, 34, whole.len() as u32 + 1, u32::MAX] {
+        let mut lying = whole.clone();
+        lying[8..12].copy_from_slice(&place.to_le_bytes());
+        let checked = BatchHeader::check(&lying, rewritten_salt(), OFFSET);
+        assert!(matches!(checked, Err(CodecError::Limit { .. })), "{place}");
+    }
+    let mut salt = rewritten_salt();
+    salt.is_rewritten = false;
+    let refused = LogBatch::of(&whole, OFFSET, salt).map(|_| ());
+    assert!(matches!(refused, Err(CodecError::Unknown { .. })), "in a segment of the writer");
 }
 
 /// A group remainder with these gaps and lengths.

@@ -156,7 +156,7 @@ pub(crate) fn log_contents(sim: &SimIo) -> LogContents {
     let mut all = LogContents::default();
     scan(&*schema(), &found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment| {
         let mut salts = BatchSalts::default();
-        for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
+        for_each_checked_record(batch, segment.salt, |at, seqno, record| {
             let place = RecordPlace { segment: segment.id, offset: at, len: record.bytes };
             let (id, namespace, ranges) = match RecordKind::parse(record.kind, record.layout)?.unwrap() {
                 RecordKind::GroupPart => {

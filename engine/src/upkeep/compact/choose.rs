@@ -24,6 +24,8 @@ pub(super) struct CompactionPlan {
     pub(super) bytes: u64,
     /// Estimate of the live bytes among `bytes`.
     pub(super) live_bytes: u64,
+    /// Estimate of the bytes that joining batches saves of the live ones.
+    pub(super) joins: u64,
     /// Number of segments that are worth rewriting and do not fit on the disk now, and their live bytes.
     pub(super) unfit: (u64, u64),
 }
@@ -89,6 +91,7 @@ pub(super) fn choose(
         }
         plan.bytes += segment.bytes;
         plan.live_bytes += live_bytes;
+        plan.joins += segment.joins.min(live_bytes);
         let thinned = segment.groups.iter().filter(|group| group.has_dead(live));
         plan.thinned.extend(thinned.map(|group| group.group));
     }

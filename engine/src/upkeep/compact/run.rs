@@ -311,8 +311,8 @@ impl Compaction<'_> {
             rewritten: plan.stretches.iter().map(|stretch| stretch.len() as u64).sum(),
             made: plan.stretches.len() as u64,
             rewritten_bytes: plan.bytes,
-            made_bytes: plan.live_bytes,
-            live_bytes: plan.live_bytes,
+            made_bytes: plan.live_bytes - plan.joins,
+            live_bytes: plan.live_bytes - plan.joins,
             needed_bytes: match plan.stretches.is_empty() {
                 true => 0,
                 false => plan.live_bytes + looked.base.bytes() + MANIFEST_OVERHEAD_BYTES,

@@ -17,6 +17,7 @@ use crate::log::layout::{
     SEGMENT_HEADER_BYTES,
 };
 use crate::log::record::{BodyRef, EmbeddingHead, GroupRest, KvHead, LogicalBody, RecipeRef, RecordKind};
+use crate::log::rewrite::JOINED_BYTES;
 use crate::log::segments::{Segment, lock};
 use crate::sync::{Mutex, rank};
 use crate::trace::frame_cache::{FrameCache, FrameRecord};
@@ -39,6 +40,9 @@ const PART_FRONT_BYTES: usize = 48;
 /// Maximum number of cached run readers for finding bodies.
 const READERS_MAX: usize = 256;
 
+/// About as many bytes stand for a batch that is joined with others.
+const JOINED_ENTRY_BYTES: u64 = 8;
+
 /// What a compaction knows about one sealed segment.
 #[derive(Debug)]
 pub(super) struct SegmentWeight {
@@ -47,6 +51,8 @@ pub(super) struct SegmentWeight {
     pub(super) bytes: u64,
     /// Estimate of the dead bytes.
     pub(super) dead: u64,
+    /// Estimate of the bytes that joining its batches saves.
+    pub(super) joins: u64,
     /// Bytes of ends, which are dropped only if all earlier segments are rewritten, too.
     pub(super) ends: u64,
     pub(super) groups: Vec<GroupWeight>,
@@ -198,6 +204,7 @@ fn weigh_segment(
         segment: segment.clone(),
         bytes,
         dead: 0,
+        joins: 0,
         ends: 0,
         groups: Vec::new(),
         as_recorded: 0,
@@ -212,14 +219,15 @@ fn weigh_segment(
         let front = LONG_BATCH_HEADER_BYTES.min(index(tail - at));
         let (_, header) = BatchHeader::peek(window.get(at, front)?).map_err(|e| wrong(&e.to_string()))?;
         let end = at + u64::from(header.bytes);
-        let header_bytes = header.form.header_bytes() as u64;
-        let mut record_at = at + header_bytes;
-        if end > tail || end < record_at {
+        let own_bytes = header.own_bytes();
+        let records_end = at + header.records_end() as u64;
+        let mut record_at = at + header.form.header_bytes() as u64;
+        if end > tail || end < records_end || records_end < record_at {
             return Err(wrong("a batch ends past the segment's last one"));
         }
         let (mut living, mut put_lives) = (0, false);
-        while record_at < end {
-            let passed = window.record(record_at, end, header.form)?;
+        while record_at < records_end {
+            let passed = window.record(record_at, records_end, header.form)?;
             let bytes = u64::from(passed.place.len);
             record_at += bytes;
             let place = passed.place;
@@ -267,7 +275,9 @@ fn weigh_segment(
             }
         }
         if living == 0 {
-            weighed.dead += header_bytes;
+            weighed.dead += own_bytes;
+        } else if !matches!(header.form, BatchForm::Joined { .. }) && end - at < JOINED_BYTES as u64 {
+            weighed.joins += own_bytes - JOINED_ENTRY_BYTES;
         }
         at = end;
         if at - told >= 1 << 20 {

@@ -448,7 +448,7 @@ fn read_log(
     let mut entries = Vec::new();
     let mut anchors = AnchorRebuild::new(state.store, &found.segments, whole);
     let end = scan_states(schema, found, at, at_from, &mut |batch, segment, log| {
-        visit_records(batch.whole, batch.offset, segment, |record, place, seqno| {
+        visit_records(batch, segment, |record, place, seqno| {
             anchors.note_record(record, place, seqno)?;
             if let Some(tail) = raw_tail.filter(|_| whole) {
                 tail.note_record(record, place)?;
@@ -459,8 +459,10 @@ fn read_log(
         if raw_tail.is_some() {
             // All entries of this batch are in memory before a table claims to cover it.
             index.insert(entries.drain(..));
-            let after = (segment.id, batch.offset + batch.whole.len() as u64);
-            index.flush_while_opening(after, log, &mut covered)?;
+            // A scan begins between batches that are not joined.
+            if let Some(end) = batch.end() {
+                index.flush_while_opening((segment.id, end), log, &mut covered)?;
+            }
         } else if entries.len() > 4096 {
             index.insert(entries.drain(..));
         }

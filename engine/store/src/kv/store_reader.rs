@@ -14,6 +14,7 @@ use crate::kv::index::Index;
 use crate::kv::keys;
 use crate::kv::table::IndexEntry;
 use crate::log::cursor::for_each_checked_record;
+use crate::log::joined::LogBatch;
 use crate::log::layout::{LogState, RawRecord};
 use crate::log::manifest::VectorList;
 use crate::log::open::{FoundLog, ScanEnd, find, scan, scan_between, scan_states};
@@ -227,15 +228,14 @@ impl StoreReader {
 
 /// Calls `each` with every record of a batch.
 pub(super) fn visit_records(
-    whole: &[u8],
-    offset: u64,
+    batch: &LogBatch<'_>,
     segment: &crate::log::segments::Segment,
     mut each: impl FnMut(&RawRecord<'_>, RecordPlace, Seqno) -> std::result::Result<(), CodecError>,
 ) -> Result<()> {
-    for_each_checked_record(whole, offset, segment.salt, |at, seqno, record| {
+    for_each_checked_record(batch, segment.salt, |at, seqno, record| {
         each(&record, RecordPlace { segment: segment.id, offset: at, len: record.bytes }, seqno)
     })
-    .map_err(|e| Error::damaged(&segment.path, offset, e))
+    .map_err(|e| Error::damaged(&segment.path, batch.offset, e))
 }
 
 /// Reads the log from a position on. Returns its end and the index entries.
@@ -247,7 +247,7 @@ fn read_from(
 ) -> Result<(ScanEnd, Vec<IndexEntry>)> {
     let mut entries = Vec::new();
     let end = scan(schema, found, from, state, &mut |batch, segment| {
-        visit_records(batch.whole, batch.offset, segment, |record, place, seqno| {
+        visit_records(batch, segment, |record, place, seqno| {
             keys::derive_entries(schema, record, seqno, place, &mut entries)
         })
     })?;
@@ -266,7 +266,7 @@ fn read_after(
     let mut newer = Vec::new();
     scan_between(found, None, found.state.covers, &mut |batch, segment, next| {
         if next > Seqno(last.0 + 1) {
-            visit_records(batch.whole, batch.offset, segment, |record, place, seqno| {
+            visit_records(batch, segment, |record, place, seqno| {
                 keys::derive_entries(schema, record, seqno, place, &mut newer)
             })?;
             newer.retain(|entry| entry.seqno > last.0);

@@ -8,9 +8,10 @@ use crate::error::Result;
 use crate::ids::Seqno;
 use crate::io::File;
 use crate::log::erased::seqnos_of;
+use crate::log::joined::{JoinedRest, LogBatch};
 use crate::log::layout::{
     BATCH_HEADER_BYTES, BatchForm, BatchHeader, LONG_BATCH_HEADER_BYTES, LogState, RECORD_HEADER_BYTES_MAX,
-    RECORD_HEADER_BYTES_MIN, RawRecord, RecordHeader, Salt, chain_digest,
+    RECORD_HEADER_BYTES_MIN, RawRecord, RecordHeader, Salt,
 };
 use crate::log::leaf_hash::LeafHasher;
 use crate::log::ledger::LedgerNode;
@@ -39,20 +40,13 @@ pub struct LogCursor {
     salt: Salt,
     /// Where to stop reading.
     end: u64,
+    /// Offset of the next batch; of joined batches that were not all read, the offset of the first.
     pub at: u64,
+    /// Bytes of the joined batches at `at`, and those that were not read yet.
+    joined: Option<(usize, JoinedRest)>,
     window: Vec<u8>,
     /// Offset of the window. With a map: the offset up to which the map was read ahead.
     window_at: u64,
-}
-
-/// A batch whose checksum was verified, unless [`LogCursor::next_unchecked`] returned it.
-#[derive(Debug)]
-pub struct LogBatch<'a> {
-    pub offset: u64,
-    pub whole: &'a [u8],
-    /// The batch's contribution to the ledger: its leaf, or a subtree for erased batches. Set by the scan
-    /// after it has accounted for the batch; `None` if the batch contributes nothing.
-    pub node: Option<LedgerNode>,
 }
 
 /// The result of a search for a batch.
@@ -75,7 +69,7 @@ enum RecordSearch {
 
 impl LogCursor {
     pub fn new(file: Arc<dyn File>, salt: Salt, at: u64, end: u64) -> Self {
-        Self { file, sealed: None, salt, end, at, window: Vec::new(), window_at: at }
+        Self { file, sealed: None, salt, end, at, joined: None, window: Vec::new(), window_at: at }
     }
 
     /// A cursor over a sealed segment's batches.
@@ -87,6 +81,9 @@ impl LogCursor {
     /// The next batch if it is valid and follows `state`, else the reason. On a mismatch the cursor does not
     /// move.
     pub fn next(&mut self, state: &LogState) -> Result<std::result::Result<LogBatch<'_>, CodecError>> {
+        if self.joined.is_some() {
+            return self.next_joined(state.next_seqno);
+        }
         let (offset, len) = match self.read_next_extent()? {
             Ok(ahead) => ahead,
             Err(error) => return Ok(Err(error)),
@@ -101,12 +98,34 @@ impl LogCursor {
         Ok(self.advance_over(offset, len))
     }
 
-    /// The next batch by its length alone, unchecked: for callers that check it later.
+    /// The next batch by its length alone, unchecked: for callers that check it later. The seqno of a batch without
+    /// a header is 0.
     pub fn next_unchecked(&mut self) -> Result<std::result::Result<LogBatch<'_>, CodecError>> {
+        if self.joined.is_some() {
+            return self.next_joined(Seqno(0));
+        }
         match self.read_next_extent()? {
             Ok((offset, len)) => Ok(self.advance_over(offset, len)),
             Err(error) => Ok(Err(error)),
         }
+    }
+
+    /// The next one of joined batches.
+    fn next_joined(&mut self, first_seqno: Seqno) -> Result<std::result::Result<LogBatch<'_>, CodecError>> {
+        let offset = self.at;
+        let Some((len, rest)) = self.joined.take() else {
+            return Ok(Err(CodecError::Header("no joined batch is left".into())));
+        };
+        self.fill(offset, len)?;
+        let whole = self.window_from(offset).get(..len).unwrap_or_default();
+        let after = rest.batch(whole, offset, first_seqno).map(|batch| batch.rest());
+        match after {
+            Ok(Some(after)) => self.joined = Some((len, after)),
+            Ok(None) => self.at = offset + len as u64,
+            Err(error) => return Ok(Err(error)),
+        }
+        let whole = self.window_from(offset).get(..len).unwrap_or_default();
+        Ok(rest.batch(whole, offset, first_seqno))
     }
 
     /// Offset and length of the next batch, after reading all of it into the window.
@@ -131,14 +150,18 @@ impl LogCursor {
         Ok(Ok((offset, len)))
     }
 
-    /// The batch at `offset`; moves the cursor past it.
+    /// The batch at `offset`, or the first one of joined batches; moves the cursor past it.
     fn advance_over(&mut self, offset: u64, len: usize) -> std::result::Result<LogBatch<'_>, CodecError> {
         let found = self.window_from(offset).len();
         if found < len {
             return Err(CodecError::Short { what: "batch", found, needed: len });
         }
-        self.at = offset + len as u64;
-        Ok(LogBatch { offset, whole: self.window_from(offset).get(..len).unwrap_or_default(), node: None })
+        let salt = self.salt;
+        let whole = self.window_from(offset).get(..len).unwrap_or_default();
+        let after = LogBatch::of(whole, offset, salt)?.rest();
+        self.joined = after.map(|rest| (len, rest));
+        self.at = if after.is_none() { offset + len as u64 } else { offset };
+        LogBatch::of(self.window_from(offset).get(..len).unwrap_or_default(), offset, salt)
     }
 
     /// Searches for any later valid batch, wherever it stands, and returns the greatest synced position that
@@ -150,10 +173,7 @@ impl LogCursor {
         let first = state.next_seqno.0..=state.next_seqno.0.saturating_add(self.end);
         loop {
             match self.search_batch(&first, &mut budget)? {
-                BatchSearch::Batch(batch) => {
-                    let synced = BatchHeader::peek(batch.whole).map_or(0, |(_, header)| header.synced);
-                    greatest = greatest.max(u64::from(synced));
-                }
+                BatchSearch::Batch(batch) => greatest = greatest.max(u64::from(batch.header.synced)),
                 BatchSearch::End => return Ok(greatest),
                 // Acknowledged batches may follow, so nothing may be treated as torn.
                 BatchSearch::BudgetSpent => return Ok(u64::MAX),
@@ -168,7 +188,7 @@ impl LogCursor {
     }
 
     /// The next valid batch, here or later, whose first seqno is in the range; it need not follow another
-    /// batch. The cursor then stands after it.
+    /// batch. Of joined batches it is the first one. The cursor then stands after all of them.
     pub fn search_batch(&mut self, first: &RangeInclusive<u64>, budget: &mut u64) -> Result<BatchSearch<'_>> {
         let mut at = self.at;
         let found = loop {
@@ -198,9 +218,7 @@ impl LogCursor {
                 self.fill(at, len)?;
                 // A record's checksum is made as a batch's. Only a batch consists of records.
                 let whole = BatchHeader::check(self.window_from(at), self.salt, at);
-                if whole.is_ok_and(|(_, whole)| {
-                    for_each_unchecked_record(whole, at, self.salt, |_, _, _| Ok(())).is_ok()
-                }) {
+                if whole.is_ok_and(|(_, whole)| consists_of_records(whole, at, self.salt).is_ok()) {
                     break Some(len);
                 }
             }
@@ -210,7 +228,8 @@ impl LogCursor {
             self.at = self.end;
             return Ok(BatchSearch::End);
         };
-        let batch = self.advance_over(at, len);
+        (self.joined, self.at) = (None, at + len as u64);
+        let batch = LogBatch::of(self.window_from(at).get(..len).unwrap_or_default(), at, self.salt);
         Ok(batch.map_or(BatchSearch::BudgetSpent, BatchSearch::Batch))
     }
 
@@ -345,40 +364,39 @@ impl LogCursor {
 /// Calls `each` with the offset, seqno and content of every record of a batch. For erased records, the seqno
 /// is their first.
 pub fn for_each_checked_record<'a>(
-    whole: &'a [u8],
-    offset: u64,
+    batch: &LogBatch<'a>,
     salt: Salt,
     each: impl FnMut(u32, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
-    walk_records(whole, offset, salt, |bytes, form, at| RawRecord::check(bytes, form, salt, at), each)
+    walk_records(batch, salt, |bytes, form, at| RawRecord::check(bytes, form, salt, at), each)
 }
 
 /// As [`for_each_checked_record`], without checking the records: for callers that check them later.
 pub fn for_each_unchecked_record<'a>(
-    whole: &'a [u8],
-    offset: u64,
+    batch: &LogBatch<'a>,
     salt: Salt,
     each: impl FnMut(u32, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
-    walk_records(whole, offset, salt, |bytes, form, _| RawRecord::unchecked(bytes, form), each)
+    walk_records(batch, salt, |bytes, form, _| RawRecord::unchecked(bytes, form), each)
 }
 
 fn walk_records<'a>(
-    whole: &'a [u8],
-    offset: u64,
+    batch: &LogBatch<'a>,
     salt: Salt,
     take: impl Fn(&'a [u8], BatchForm, u64) -> std::result::Result<RawRecord<'a>, CodecError>,
     mut each: impl FnMut(u32, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
-    let (_, header) = BatchHeader::peek(whole)?;
+    let LogBatch { offset, header, .. } = *batch;
+    let range = batch.records();
+    let whole = batch.whole.get(..range.end).unwrap_or_default();
     let end = offset.saturating_add(whole.len() as u64);
     if end > BATCH_END_MAX {
         return Err(CodecError::Limit { what: "end of a batch", found: end, limit: BATCH_END_MAX });
     }
-    let (mut at, mut seqno, mut records) = (header.form.header_bytes(), header.first_seqno, 0);
+    let (mut at, mut seqno, mut records) = (range.start, header.first_seqno, 0);
     let goes_on = |at: usize, records: u32| match header.form {
         BatchForm::Long { records: all } => records < all,
-        BatchForm::Short => at < whole.len(),
+        _ => at < whole.len(),
     };
     while goes_on(at, records) {
         let rest = whole.get(at..).unwrap_or(&[]);
@@ -403,10 +421,20 @@ fn walk_records<'a>(
     ByteReader::new(whole.get(at..).unwrap_or(&[]), "batch").finish()
 }
 
+/// Fails unless these bytes, a batch or joined batches, consist of records by their lengths.
+fn consists_of_records(whole: &[u8], offset: u64, salt: Salt) -> std::result::Result<(), CodecError> {
+    let mut next = Some(LogBatch::of(whole, offset, salt)?);
+    while let Some(batch) = next {
+        for_each_unchecked_record(&batch, salt, |_, _, _| Ok(()))?;
+        next = batch.joined(Seqno(0))?;
+    }
+    Ok(())
+}
+
 /// The seqno after those of a batch whose records were all checked.
-pub fn next_seqno(whole: &[u8], offset: u64, salt: Salt) -> std::result::Result<Seqno, CodecError> {
-    let mut next = BatchHeader::peek(whole)?.1.first_seqno;
-    for_each_unchecked_record(whole, offset, salt, |_, seqno, record| {
+pub fn next_seqno(batch: &LogBatch<'_>, salt: Salt) -> std::result::Result<Seqno, CodecError> {
+    let mut next = batch.header.first_seqno;
+    for_each_unchecked_record(batch, salt, |_, seqno, record| {
         let seqnos = if salt.is_rewritten { seqnos_of(&record)? } else { 1 };
         next = Seqno(seqno.0.saturating_add(seqnos));
         Ok(())
@@ -418,15 +446,14 @@ pub fn next_seqno(whole: &[u8], offset: u64, salt: Salt) -> std::result::Result<
 pub fn advance_state(
     schema: &dyn RecordSchema,
     state: &mut LogState,
-    whole: &[u8],
-    offset: u64,
+    batch: &LogBatch<'_>,
     salt: Salt,
 ) -> std::result::Result<Option<LedgerNode>, CodecError> {
-    let (_, header) = BatchHeader::peek(whole)?;
     let mut leaves = LeafHasher::default();
     let mut sums = SumsBuilder::new(schema, &mut leaves);
-    for_each_checked_record(whole, offset, salt, |_, seqno, record| sums.add_record(seqno, &record))?;
-    state.advance(&header, &sums.finish(), chain_digest(whole))
+    for_each_checked_record(batch, salt, |_, seqno, record| sums.add_record(seqno, &record))?;
+    let chain = batch.digest_after(state.chain);
+    state.advance(&batch.header, &sums.finish(), chain)
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@
 //! whole item, its own header included. `prev` is the first quarter of the BLAKE3 of the previous batch.
 //!
 //! This is the short form of batches and their records. Formats 1 to 3 have the long form
-//! ([`BatchForm::Long`]). The highest bit of a batch's `bytes` tells them apart; a segment may hold both.
+//! ([`BatchForm::Long`]). The highest bit of a batch's `bytes` tells them apart; a segment may hold both. The
+//! next bit marks joined batches ([`crate::log::joined`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -46,12 +47,16 @@ pub const RECORD_HEADER_BYTES_MIN: usize = 6;
 pub const RECORD_HEADER_BYTES_MAX: usize = 10;
 /// Bit of a batch's length that marks the short form.
 const SHORT_FORM: u32 = 1 << 31;
+/// Bit of a length in the short form that marks joined batches.
+const JOINED_FORM: u32 = 1 << 30;
 /// Bytes of a record in the short form before its length.
 const CODE_END: usize = 5;
 /// Bytes of a footer after its bincode part.
 const FOOTER_TAIL_BYTES: usize = 16;
-/// Maximum bytes of a batch.
-pub const BATCH_BYTES_MAX: usize = 1 << 30;
+/// Maximum bytes of a batch in the short form.
+pub const BATCH_BYTES_MAX: usize = (1 << 30) - 1;
+/// Maximum bytes of a batch in the long form.
+const LONG_BATCH_BYTES_MAX: usize = 1 << 30;
 
 /// First half of a BLAKE3: links a batch to the one before it.
 pub type ChainDigest = [u8; 16];
@@ -180,6 +185,10 @@ pub enum BatchForm {
     Long { records: u32 },
     /// From format 4 on. The records end with the batch.
     Short,
+    /// Joined batches of a rewritten segment; the header is of the first one. Their records end at this offset.
+    Joined { records_end: u32 },
+    /// A batch after the first one of joined batches. It has no header of its own.
+    Inner,
 }
 
 impl BatchForm {
@@ -188,7 +197,8 @@ impl BatchForm {
     pub fn header_bytes(self) -> usize {
         match self {
             Self::Long { .. } => LONG_BATCH_HEADER_BYTES,
-            Self::Short => BATCH_HEADER_BYTES,
+            Self::Short | Self::Joined { .. } => BATCH_HEADER_BYTES,
+            Self::Inner => 0,
         }
     }
 }
@@ -202,6 +212,12 @@ pub struct PrevDigest {
 }
 
 impl PrevDigest {
+    /// A digest that is not known: any fits.
+    #[must_use]
+    pub fn unknown() -> Self {
+        Self { digest: [0; 16], known: 0 }
+    }
+
     /// Whether this is `digest`, as far as it is known.
     #[must_use]
     pub fn fits(&self, digest: &ChainDigest) -> bool {
@@ -220,7 +236,8 @@ impl From<ChainDigest> for PrevDigest {
 pub struct BatchHeader {
     pub bytes: u32,
     pub form: BatchForm,
-    /// Position in this segment known to be durable when the batch was written; 0 if none of it was.
+    /// Position in this segment known to be durable when the batch was written; 0 if none of it was, and in
+    /// joined batches.
     pub synced: u32,
     pub first_seqno: Seqno,
     pub time_ns: u64,
@@ -231,8 +248,12 @@ impl BatchHeader {
     /// Writes the header in the short form over the first bytes of a whole batch whose records are already in
     /// place. The seqno is below [`COUNT_MAX`].
     pub fn write(&self, batch: &mut [u8], salt: Salt, offset: u64) {
-        batch[4..8].copy_from_slice(&length_field(self.bytes));
-        batch[8..12].copy_from_slice(&self.synced.to_le_bytes());
+        let (length, place) = match self.form {
+            BatchForm::Joined { records_end } => (joined_length_field(self.bytes), records_end),
+            _ => (length_field(self.bytes), self.synced),
+        };
+        batch[4..8].copy_from_slice(&length);
+        batch[8..12].copy_from_slice(&place.to_le_bytes());
         batch[12..19].copy_from_slice(&self.first_seqno.0.to_le_bytes()[..7]);
         batch[19..27].copy_from_slice(&self.time_ns.to_le_bytes());
         batch[27..35].copy_from_slice(&self.prev.digest[..8]);
@@ -250,20 +271,45 @@ impl BatchHeader {
             let prev = PrevDigest::from(r.array::<16>()?);
             return Ok((crc, Self { bytes: length, form, synced, first_seqno, time_ns, prev }));
         }
-        let synced = r.u32()?;
+        let place = r.u32()?;
+        let (form, synced) = match length & JOINED_FORM {
+            0 => (BatchForm::Short, place),
+            _ => (BatchForm::Joined { records_end: place }, 0),
+        };
         let mut seqno = [0; 8];
         seqno[..7].copy_from_slice(&r.array::<7>()?);
         let time_ns = r.u64()?;
         let mut prev = PrevDigest { digest: [0; 16], known: 8 };
         prev.digest[..8].copy_from_slice(&r.array::<8>()?);
-        let (bytes, first_seqno) = (length & !SHORT_FORM, Seqno(u64::from_le_bytes(seqno)));
-        Ok((crc, Self { bytes, form: BatchForm::Short, synced, first_seqno, time_ns, prev }))
+        let bytes = length & !(SHORT_FORM | JOINED_FORM);
+        let first_seqno = Seqno(u64::from_le_bytes(seqno));
+        Ok((crc, Self { bytes, form, synced, first_seqno, time_ns, prev }))
     }
 
     /// Whether a batch may have this length.
     #[must_use]
     pub fn has_valid_length(&self) -> bool {
-        (self.form.header_bytes()..=BATCH_BYTES_MAX).contains(&(self.bytes as usize))
+        let most = match self.form {
+            BatchForm::Long { .. } => LONG_BATCH_BYTES_MAX,
+            _ => BATCH_BYTES_MAX,
+        };
+        let records_end = self.form.header_bytes()..=self.bytes as usize;
+        records_end.contains(&self.records_end()) && self.bytes as usize <= most
+    }
+
+    /// Where the records end, as an offset in the batch.
+    #[must_use]
+    pub fn records_end(&self) -> usize {
+        match self.form {
+            BatchForm::Joined { records_end } => records_end as usize,
+            _ => self.bytes as usize,
+        }
+    }
+
+    /// Bytes of header and table: all but the records.
+    #[must_use]
+    pub fn own_bytes(&self) -> u64 {
+        (self.form.header_bytes() + (self.bytes as usize).saturating_sub(self.records_end())) as u64
     }
 
     /// Reads and checks a whole batch at the front of `bytes`.
@@ -303,6 +349,12 @@ pub fn chain_digest_of(hash: [u8; 32]) -> ChainDigest {
 #[must_use]
 pub fn length_field(bytes: u32) -> [u8; 4] {
     (bytes | SHORT_FORM).to_le_bytes()
+}
+
+/// The length of joined batches of this many bytes together, as their header holds it.
+#[must_use]
+pub fn joined_length_field(bytes: u32) -> [u8; 4] {
+    (bytes | SHORT_FORM | JOINED_FORM).to_le_bytes()
 }
 
 /// The byte that tells kind and layout of a record in the short form. Kinds below 32 have their layout in the two
@@ -377,7 +429,7 @@ impl RecordHeader {
                 let len = r.u32()?;
                 (r.u8()?, r.u8()?, len)
             }
-            BatchForm::Short => {
+            _ => {
                 let (kind, layout) = kind_and_layout(r.u8()?);
                 (kind, layout, r.varint32()?)
             }

@@ -10,6 +10,7 @@ pub mod erased;
 pub mod erasure;
 pub mod inbox;
 pub mod inline;
+pub mod joined;
 pub mod layout;
 pub mod leaf_hash;
 pub mod ledger;

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, LockKind, OpenMode, ReadMode};
-use crate::log::cursor::{LogBatch, LogCursor, advance_state, next_seqno};
+use crate::log::cursor::{LogCursor, advance_state, next_seqno};
+use crate::log::joined::LogBatch;
 use crate::log::layout::{
-    LogState, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_LEN, Salt, SegmentFooter, SegmentHeader, chain_digest,
+    LogState, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_LEN, Salt, SegmentFooter, SegmentHeader,
 };
 use crate::log::manifest::{self, LogCut, Manifest, ManifestState, SegmentEntry, SharedManifest};
 use crate::log::paths::{DRAFT, StorePaths, parse_manifest, parse_segment};
@@ -433,13 +434,13 @@ fn scan_segment(
     loop {
         match cursor.next(state)? {
             Ok(mut batch) => {
-                batch.node = advance_state(schema, state, batch.whole, batch.offset, segment.salt)
+                batch.node = advance_state(schema, state, &batch, segment.salt)
                     .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
-                let end = batch.offset + batch.whole.len() as u64;
-                if let Some(footer) = known.rewritten.filter(|footer| footer.tail == end) {
+                let end = batch.end();
+                if let Some(footer) = known.rewritten.filter(|footer| end == Some(footer.tail)) {
                     adopt_footer(state, footer, segment)?;
                 }
-                if known.note.is_some_and(|note| note.synced == end && note.chain != state.chain) {
+                if known.note.is_some_and(|note| end == Some(note.synced) && note.chain != state.chain) {
                     let what = "another batch stood here: SYNCED names the digest of that one";
                     return Err(Error::damaged(&segment.path, batch.offset, what));
                 }
@@ -495,9 +496,9 @@ pub fn scan_between(
         while cursor.at < end {
             let at = cursor.at;
             let batch = cursor.next(&state)?.map_err(|e| Error::damaged(&segment.path, at, e))?;
-            state.next_seqno = next_seqno(batch.whole, at, segment.salt)
-                .map_err(|e| Error::damaged(&segment.path, at, e))?;
-            state.chain = chain_digest(batch.whole);
+            state.next_seqno =
+                next_seqno(&batch, segment.salt).map_err(|e| Error::damaged(&segment.path, at, e))?;
+            state.chain = batch.digest_after(state.chain);
             if from.is_none_or(|from| segment.id != from.0 || batch.offset >= from.1) {
                 visit(&batch, segment, state.next_seqno)?;
             }

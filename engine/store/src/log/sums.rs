@@ -253,7 +253,7 @@ impl LogState {
         self.totals.add(&sums.totals);
         self.totals.batches += 1;
         self.totals.records += sums.records;
-        self.totals.chain_bytes += header.form.header_bytes() as u64;
+        self.totals.chain_bytes += header.own_bytes();
         self.next_group = self.next_group.max(sums.next_group);
         self.next_run = self.next_run.max(sums.next_run);
         self.next_space = self.next_space.max(sums.next_space);

@@ -163,18 +163,43 @@ def recipes(data, at, end, count):
     assert at == end
 
 
+def joined_batches(data, at, end, after):
+    """Where the records of each of joined batches end; the table stands in [end, after)."""
+    ends, entry = [], end
+    while entry < after:
+        size, entry = varint(data, entry)
+        _, entry = varint(data, entry)
+        at += size
+        ends.append(at)
+        assert size and at < end
+    assert entry == after and ends
+    return ends + [end]
+
+
 def batches(data, crc, at, end, seqno, ledger, rewritten):
     """Yields the seqno and kind of every record of the batches in [at, end). Adds the number of their leaves to
     `ledger[0]`."""
     while at < end:
         found, size, records, synced, first = struct.unpack_from('<IIIIQ', data, at)
-        short, size = size >> 31, size & (1 << 31) - 1
+        short, joined, size = size >> 31, size >> 30 == 3, size & (1 << 30) - 1
+        # Where the records of each batch end.
+        ends = [at + size]
         if short:
             records, (synced, low, high) = None, struct.unpack_from('<IIQ', data, at + 8)
             first = low | (high & (1 << 24) - 1) << 32
+        if joined:
+            assert rewritten
+            ends, synced = joined_batches(data, at + 35, at + synced, at + size), 0
         assert crc(at, data[at + 4:at + size]) == found and first == seqno and synced <= at
         inside, leaf, keyed, seen = at + (35 if short else 48), 0, False, 0
-        while inside < at + size:
+        while True:
+            if inside == ends[0]:
+                ledger[0] += leaf > 0
+                del ends[0]
+                assert seen and records in (None, seen)
+                if not ends:
+                    break
+                leaf, keyed, seen = 0, False, 0
             seen += 1
             found, length, kind, layout = struct.unpack_from('<IIBB', data, inside)
             front = inside + 10
@@ -186,7 +211,7 @@ def batches(data, crc, at, end, seqno, ledger, rewritten):
                 keyed = layout == 2 or layout == 3 and keyed
                 assert layout != 3 or keyed
                 head, begins = varint(data, front + (0 if layout == 3 else 16))
-                assert begins + head <= inside + length
+                assert begins + head <= inside + length <= ends[0]
                 if kind == 5:
                     recipes(data, begins + head, inside + length, frame(data[begins:begins + head]))
                 leaf += 1
@@ -204,16 +229,14 @@ def batches(data, crc, at, end, seqno, ledger, rewritten):
                 many, body = varint(data, body)
                 before = ledger[0]
                 ledger[0] = nodes(data, body, after, int(body < after), before)
-                assert seen == 1 and after == at + size and ledger[0] - before <= many <= takes
+                assert seen == 1 and after == ends[0] and ledger[0] - before <= many <= takes
             if kind == 19:
                 _, body = varint(data, body)
                 _, body = varint(data, body)
                 ranges(data, body + 1)
             yield seqno, kind
             inside, seqno = after, seqno + takes
-        ledger[0] += leaf > 0
         at += size
-        assert inside == at and records in (None, seen)
     assert at == end
 
 

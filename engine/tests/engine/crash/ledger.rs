@@ -6,9 +6,10 @@ use std::path::Path;
 use annals::io::sim::SimIo;
 
 const SEGMENT_HEADER: usize = 96;
-/// Bytes of a batch header and of the least record, in the short form. What these tests write has no other.
+/// Bytes of a batch header in the short form. What these tests write has no other, but batches may be joined.
 const BATCH_HEADER: usize = 35;
 const SHORT_FORM: u32 = 1 << 31;
+const JOINED_FORM: u32 = 1 << 30;
 /// Rewritten segments have numbers from here on.
 const FIRST_REWRITTEN: u32 = 1 << 31;
 /// Record kinds up to here are covered by leaves.
@@ -46,8 +47,10 @@ pub(super) fn read(disk: &SimIo, store: &Path) -> RecomputedLedger {
         }
         let mut at = SEGMENT_HEADER;
         while let Some(batch) = batch_at(&bytes, at, salt, seqno, prev) {
-            seqno += records(batch, seqno, &mut tree);
-            batches += 1;
+            for part in parts(batch) {
+                seqno += records(part, seqno, &mut tree);
+                batches += 1;
+            }
             prev.copy_from_slice(&blake3::hash(batch).as_bytes()[..16]);
             at += batch.len();
         }
@@ -134,14 +137,35 @@ fn whole_batch_at(bytes: &[u8], at: usize, salt: u32) -> Option<&[u8]> {
 /// Whether records fill a batch, and its synced position is not after itself.
 fn is_filled(batch: &[u8], at: usize) -> bool {
     let mut end = BATCH_HEADER;
-    each_record(batch, |_, _, body| end = body.as_ptr_range().end as usize - batch.as_ptr() as usize);
+    each_record(batch.get(BATCH_HEADER..).unwrap_or_default(), |_, _, body| {
+        end = body.as_ptr_range().end as usize - batch.as_ptr() as usize;
+    });
     end == batch.len() && number(batch, 8).is_some_and(|synced| synced as usize <= at)
+}
+
+/// The records of a batch, or of each of joined ones.
+fn parts(batch: &[u8]) -> Vec<&[u8]> {
+    if number(batch, 4).is_none_or(|word| word & JOINED_FORM == 0) {
+        return vec![&batch[BATCH_HEADER..]];
+    }
+    let records_end = number(batch, 8).unwrap() as usize;
+    let (mut records, mut table) = (&batch[BATCH_HEADER..records_end], &batch[records_end..]);
+    let mut parts = Vec::new();
+    while !table.is_empty() {
+        let (part, rest) = records.split_at(varint(&mut table) as usize);
+        // The times are not compared here.
+        varint(&mut table);
+        parts.push(part);
+        records = rest;
+    }
+    parts.push(records);
+    parts
 }
 
 /// The length of the batch at the front of `bytes`; `None` if none begins there.
 fn batch_len(bytes: &[u8]) -> Option<usize> {
     let word = number(bytes, 4).filter(|word| word & SHORT_FORM != 0)?;
-    Some((word & !SHORT_FORM) as usize).filter(|len| *len >= BATCH_HEADER)
+    Some((word & !(SHORT_FORM | JOINED_FORM)) as usize).filter(|len| *len >= BATCH_HEADER)
 }
 
 fn batch_at(bytes: &[u8], at: usize, salt: u32, seqno: u64, prev: [u8; 16]) -> Option<&[u8]> {
@@ -153,12 +177,13 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Adds a batch's leaf, or the leaves that it replaces, to the tree; returns its number of seqnos.
-fn records(batch: &[u8], first: u64, ledger: &mut RecomputedTree) -> u64 {
+/// Adds the leaf of a batch with these records, or the leaves that it replaces, to the tree; returns its number of
+/// seqnos.
+fn records(records: &[u8], first: u64, ledger: &mut RecomputedTree) -> u64 {
     let (mut seqno, mut own) = (first, RecomputedTree::default());
     // The last key of salts in this batch.
     let mut key = None;
-    each_record(batch, |kind, layout, mut body| match kind {
+    each_record(records, |kind, layout, mut body| match kind {
         // Erased records or batches: the number of seqnos, the number of nodes or batches, the nodes.
         17 | 18 => {
             seqno += varint(&mut body);
@@ -197,8 +222,7 @@ fn derived_salt(key: &[u8], seqno: u64) -> Vec<u8> {
     hasher.finalize().as_bytes()[..16].to_vec()
 }
 
-fn each_record(batch: &[u8], mut each: impl FnMut(u8, u8, &[u8])) {
-    let mut rest = batch.get(BATCH_HEADER..).unwrap_or_default();
+fn each_record(mut rest: &[u8], mut each: impl FnMut(u8, u8, &[u8])) {
     while rest.len() > 5 {
         let mut after = &rest[5..];
         let len = varint(&mut after) as usize;
@@ -215,7 +239,7 @@ pub(super) fn continues_a_group(written: &[u8]) -> bool {
     let mut rest = written;
     while let Some(len) = batch_len(rest) {
         let Some(batch) = rest.get(..len) else { break };
-        each_record(batch, |kind, _, mut body| {
+        each_record(&parts(batch).concat(), |kind, _, mut body| {
             if kind == 16 {
                 // group, namespace, raw_start, raw_len, codec, before
                 (0..4).for_each(|_| _ = varint(&mut body));

@@ -118,14 +118,16 @@ impl Index {
         let mut memory = Arc::new(Memtable::default());
         let mut entries = Vec::new();
         scan_between(&found, from, to, &mut |batch, segment, next_seqno| {
-            for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
+            for_each_checked_record(batch, segment.salt, |at, seqno, record| {
                 let place = RecordPlace { segment: segment.id, offset: at, len: record.bytes };
                 keys::derive_entries(&*self.schema, &record, seqno, place, &mut entries)
             })
             .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
             memory.insert(entries.drain(..));
-            if memory.bytes() >= self.limits.memory_bytes {
-                let offset = batch.offset + batch.whole.len() as u64;
+            // A table covers the log up to a batch with which no other is joined.
+            if memory.bytes() >= self.limits.memory_bytes
+                && let Some(offset) = batch.end()
+            {
                 let covers = TableCoverage { segment: u64::from(segment.id.0), offset, seqno: next_seqno.0 };
                 made = self.try_flush_part(
                     covers,

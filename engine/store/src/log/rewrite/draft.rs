@@ -3,7 +3,7 @@
 use crate::codec::CodecError;
 use crate::ids::{RecordPlace, SegmentId};
 use crate::log::erased::ErasedRecords;
-use crate::log::layout::{BATCH_HEADER_BYTES, RawRecord, seal_record, start_record};
+use crate::log::layout::{RawRecord, seal_record, start_record};
 use crate::log::ledger::LedgerTiles;
 use crate::log::record::{LAYOUT, LAYOUT_WITHOUT_SALT, RecordKind};
 use crate::log::salts::Salt16;
@@ -11,8 +11,9 @@ use crate::log::salts::Salt16;
 /// A batch under construction.
 #[derive(Debug)]
 pub(super) struct BatchDraft {
-    /// The batch's offset.
+    /// Offset of the first record.
     at: u32,
+    /// The records.
     pub(super) bytes: Vec<u8>,
     /// Where each record starts in `bytes`.
     pub(super) starts: Vec<usize>,
@@ -24,7 +25,7 @@ pub(super) struct BatchDraft {
 
 impl BatchDraft {
     pub(super) fn new(at: u32) -> Self {
-        Self { at, bytes: vec![0; BATCH_HEADER_BYTES], starts: Vec::new(), leaf: 0, gone: None }
+        Self { at, bytes: Vec::new(), starts: Vec::new(), leaf: 0, gone: None }
     }
 
     /// Notes erased records.

@@ -160,7 +160,7 @@ impl<'a> GroupRewriter<'a> {
     pub fn survey(&mut self, source: &SourceSegment) -> Result<u64> {
         let mut seen = GroupSurvey::default();
         source.each_batch_unchecked(&mut |batch| {
-            for_each_unchecked_record(batch.whole, batch.offset, source.segment.salt, |at, _, record| {
+            for_each_unchecked_record(batch, source.segment.salt, |at, _, record| {
                 seen.note_record(at, &record)
             })
             .map_err(|e| Error::damaged(&source.segment.path, batch.offset, e))?;

@@ -19,10 +19,11 @@ use crate::codec::CodecError;
 use crate::error::{Error, Result};
 use crate::ids::{RecordPlace, SegmentId, Seqno, StoreId};
 use crate::io::{Io, OpenMode};
-use crate::log::cursor::{LogBatch, for_each_checked_record};
+use crate::log::cursor::for_each_checked_record;
 use crate::log::erased::ErasedRecords;
 use crate::log::erasure::ErasedSpan;
-use crate::log::layout::{BatchHeader, RawRecord, SegmentFooter, SegmentHeader};
+use crate::log::joined::LogBatch;
+use crate::log::layout::{RawRecord, SegmentFooter, SegmentHeader};
 use crate::log::leaf_hash::LeafHasher;
 use crate::log::ledger::{LedgerNode, record_hash};
 use crate::log::manifest::SegmentEntry;
@@ -35,8 +36,8 @@ use crate::log::totals::LogTotals;
 use crate::schema::RecordSchema;
 
 use collapse::BatchCollapse;
-use draft::BatchDraft;
 use groups::{GroupPlan, GroupRewriter};
+pub use output::JOINED_BYTES;
 use output::SegmentOutput;
 use source::SourceSegment;
 use tally::SegmentTally;
@@ -165,7 +166,7 @@ fn write_segment(
     let before = work.tally.take().unwrap_or_default();
     let (moved, live_bytes) = (std::mem::take(&mut work.moved), work.live_bytes);
     let state = last.footer.state.clone();
-    let chain = work.output.chain();
+    let chain = work.output.end_batches()?;
     let footer = SegmentFooter { tail: 0, root: state.ledger.root(), state, rewritten_chain: Some(chain) };
     let sealed_bytes = work.output.seal(footer)?;
     io.sync_dir(&paths.segments())?;
@@ -202,16 +203,16 @@ impl SegmentRewrite<'_> {
         let first_leaf = self.groups.survey(source)?;
         self.collapse.start_at_leaf(first_leaf);
         self.tally.get_or_insert_with(|| SegmentTally::new(first_leaf));
-        source.each_batch(&mut |batch, header| self.rewrite_batch(&source.segment, batch, header))?;
+        source.each_batch(&mut |batch| self.rewrite_batch(&source.segment, batch))?;
         self.groups.confirm_survey(source)
     }
 
-    fn rewrite_batch(&mut self, segment: &Segment, batch: &LogBatch<'_>, header: &BatchHeader) -> Result<()> {
+    fn rewrite_batch(&mut self, segment: &Segment, batch: &LogBatch<'_>) -> Result<()> {
         let damaged = |e: CodecError| Error::damaged(&segment.path, batch.offset, e);
         let (mut sums, keep) = (SumsBuilder::new(self.schema, &mut self.leaves), self.keep);
         self.keeps_record.clear();
         let (lives, groups) = (&mut self.keeps_record, &mut self.groups);
-        for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
+        for_each_checked_record(batch, segment.salt, |at, seqno, record| {
             sums.add_record(seqno, &record)?;
             groups.note_checked(at, &record)?;
             lives.push(match RecordKind::parse(record.kind, record.layout)? {
@@ -230,15 +231,15 @@ impl SegmentRewrite<'_> {
         let sums = sums.finish();
         self.groups.end_batch();
         let node = sums.node().map_err(damaged)?;
-        self.tally.as_mut().map_or(Ok(()), |tally| tally.add(header, &sums)).map_err(damaged)?;
+        self.tally.as_mut().map_or(Ok(()), |tally| tally.add(&batch.header, &sums)).map_err(damaged)?;
         if self.keeps_record.contains(&true) {
             for stretch in self.collapse.take_all() {
                 self.output.erased_batches(&stretch)?;
             }
             self.collapse.skip_batch(node).map_err(damaged)?;
-            return self.write_live_records(segment, batch, header);
+            return self.write_live_records(segment, batch);
         }
-        self.collapse.push(header, &sums, node).map_err(damaged)?;
+        self.collapse.push(&batch.header, &sums, node).map_err(damaged)?;
         for stretch in self.collapse.take_ready() {
             self.output.erased_batches(&stretch)?;
         }
@@ -246,22 +247,17 @@ impl SegmentRewrite<'_> {
     }
 
     /// Writes a batch without its erased records.
-    fn write_live_records(
-        &mut self,
-        segment: &Segment,
-        batch: &LogBatch<'_>,
-        header: &BatchHeader,
-    ) -> Result<()> {
+    fn write_live_records(&mut self, segment: &Segment, batch: &LogBatch<'_>) -> Result<()> {
         let damaged = |e: CodecError| Error::damaged(&segment.path, batch.offset, e);
         let mut records: Vec<(RecordPlace, Seqno, RawRecord<'_>)> =
             Vec::with_capacity(self.keeps_record.len());
-        for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
+        for_each_checked_record(batch, segment.salt, |at, seqno, record| {
             let place = RecordPlace { segment: segment.id, offset: at, len: record.bytes };
             records.push((place, seqno, record));
             Ok(())
         })
         .map_err(damaged)?;
-        let mut draft = BatchDraft::new(self.output.next_offset()?);
+        let mut draft = self.output.draft(batch.records().len())?;
         // Once a record is erased, the key that its salt follows from goes, too.
         let writes_salts = records.iter().zip(&self.keeps_record).any(|((_, _, record), lives)| {
             let kind = RecordKind::parse(record.kind, record.layout);
@@ -302,7 +298,7 @@ impl SegmentRewrite<'_> {
             self.live_bytes += u64::from(to.len);
             self.moved.push(RecordMove { from, to: RecordPlace { segment: self.output.segment(), ..to } });
         }
-        self.output.batch(draft, header.first_seqno, header.time_ns)
+        self.output.batch(draft, batch.header.first_seqno, batch.header.time_ns)
     }
 }
 

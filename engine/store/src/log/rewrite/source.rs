@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::log::cursor::{LogBatch, LogCursor, next_seqno};
-use crate::log::layout::{
-    BatchHeader, LogState, SEGMENT_HEADER_BYTES, SegmentFooter, SegmentHeader, chain_digest,
-};
+use crate::log::cursor::{LogCursor, next_seqno};
+use crate::log::joined::LogBatch;
+use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES, SegmentFooter, SegmentHeader};
 use crate::log::open::sealed_footer;
 use crate::log::segments::Segment;
 use crate::sync::thread;
@@ -58,7 +57,7 @@ impl SourceSegment {
     ///
     /// # Errors
     /// `Damaged` if the batches differ from what was written; the error of `visit`.
-    pub fn each_batch(&self, visit: &mut dyn FnMut(&LogBatch<'_>, &BatchHeader) -> Result<()>) -> Result<()> {
+    pub fn each_batch(&self, visit: &mut dyn FnMut(&LogBatch<'_>) -> Result<()>) -> Result<()> {
         let Self { segment, header, footer } = self;
         let mut state =
             LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
@@ -69,10 +68,9 @@ impl SourceSegment {
             // Recording and reading threads go first.
             thread::yield_now();
             let batch = cursor.next(&state)?.map_err(damaged)?;
-            let (_, header) = BatchHeader::peek(batch.whole).map_err(damaged)?;
-            visit(&batch, &header)?;
-            state.next_seqno = next_seqno(batch.whole, at, segment.salt).map_err(damaged)?;
-            state.chain = chain_digest(batch.whole);
+            visit(&batch)?;
+            state.next_seqno = next_seqno(&batch, segment.salt).map_err(damaged)?;
+            state.chain = batch.digest_after(state.chain);
         }
         if state.chain != footer.own_chain() || state.next_seqno != footer.state.next_seqno {
             let what = "its footer does not say what its batches add up to";

@@ -33,16 +33,16 @@ impl SegmentTally {
     /// The tally of a segment with this first leaf.
     pub(super) fn of_segment(schema: &dyn RecordSchema, source: &SourceSegment, begins: u64) -> Result<Self> {
         let (mut tally, mut leaves) = (Self::new(begins), LeafHasher::default());
-        source.each_batch(&mut |batch, header| {
+        source.each_batch(&mut |batch| {
             let mut sums = SumsBuilder::new(schema, &mut leaves);
-            for_each_checked_record(batch.whole, batch.offset, source.segment.salt, |_, seqno, record| {
+            for_each_checked_record(batch, source.segment.salt, |_, seqno, record| {
                 tally.erased.add_record(seqno, &record)?;
                 sums.add_record(seqno, &record)
             })
             .and_then(|()| {
                 let sums = sums.finish();
                 tally.erased.end_batch(sums.node()?)?;
-                tally.add(header, &sums)
+                tally.add(&batch.header, &sums)
             })
             .map_err(|e| Error::damaged(&source.segment.path, batch.offset, e))
         })?;
@@ -55,7 +55,7 @@ impl SegmentTally {
         sums: &BatchSums,
     ) -> std::result::Result<(), CodecError> {
         self.totals.add(sums.totals());
-        self.totals.chain_bytes += header.form.header_bytes() as u64;
+        self.totals.chain_bytes += header.own_bytes();
         self.totals.batches += u64::from(!sums.stands_for_batches());
         self.totals.records += sums.present_records();
         sums.node()?.map_or(Ok(()), |node| self.leaves.push(node))
