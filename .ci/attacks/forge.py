@@ -11,7 +11,7 @@ from hashing import blake3
 
 LOGICAL_MOST, PUT, SPACE, RUN, FRAME, PART, SNAPSHOT, TOMBSTONE, GROUP_PART, ERASED, ERASED_BATCHES = 15, 1, 3, 4, 5, 6, 7, 8, 16, 17, 18
 REWRITTEN = 1 << 31
-SHORT, HEADER = 1 << 31, 35  # the mark of the short form in a batch's length, and the bytes of its header
+SHORT, JOINED, HEADER = 1 << 31, 1 << 30, 35  # marks of the short form and of joined batches in a length, and the bytes of the header
 
 
 def varint(data, at):
@@ -177,7 +177,8 @@ def salt_of(key, seqno):
 
 
 class Segment:
-    """Sections 4 to 6: the batches of one file, each as [first seqno, time, synced, records]."""
+    """Sections 4 to 6: the batches of one file, each as [first seqno, time, synced, records, whether it is joined with the one
+    before]."""
 
     def __init__(self, manifest, number):
         self.manifest, self.number = manifest, number
@@ -187,11 +188,23 @@ class Segment:
         while at + HEADER <= len(data):
             # The short form: the program under attack writes no other.
             crc, size, synced, first, time_ns = struct.unpack("<IIIQQ", data[at:at + 19] + b"\0" + data[at + 19:at + 27])
-            short, size = size >> 31, size & SHORT - 1
+            short, joined, size = size >> 31, size >> 30 == 3, size & JOINED - 1
             if not short or size < HEADER or at + size > len(data) or self.crc(at, data[at + 4:at + size]) != crc:
                 break
             records, inside, seqno, key = [], at + HEADER, first, b""
-            while inside < at + size:
+            end, table, synced = (at + synced, at + synced, 0) if joined else (at + size, at + size, synced)
+            starts = {}  # where a batch joined with the one before begins: its time
+            begins, after = inside, time_ns
+            while table < at + size:
+                length, table = varint(data, table)
+                step, table = varint(data, table)
+                begins, after = begins + length, after + (step >> 1 ^ -(step & 1))
+                starts[begins] = after
+            is_joined = False
+            while inside < end:
+                if inside in starts:
+                    self.batches.append([first, time_ns, synced, records, is_joined])
+                    first, time_ns, records, is_joined = seqno, starts[inside], [], True
                 code, (length, front) = data[inside + 4], varint(data, inside + 5)
                 kind, layout = (code & 31, 1 + (code >> 5)) if code < 128 else (code, 1)
                 record = Record(kind, layout, data[front:inside + length], inside, length)
@@ -200,7 +213,7 @@ class Segment:
                     record.salt = record.body[:16] if layout == 1 else salt_of(key, seqno)
                 records.append(record)
                 inside, seqno = inside + length, seqno + record.seqnos()
-            self.batches.append([first, time_ns, synced, records])
+            self.batches.append([first, time_ns, synced, records, is_joined])
             at += size
         self.tail, self.footer = at, data[at:] if data.endswith(b"annalend") else None
 
@@ -213,9 +226,10 @@ class Segment:
         p, out, chain, moved = struct.pack, b"", self.chain, {0: (0, 0)}
         header = b"annalseg" + self.form + p("<BI16sIQ16sQ25x", 0, 0, self.manifest.store, self.number, self.first, self.chain, self.created)
         out = header + p("<I", self.crc(0, header))
-        for first, time_ns, synced, records in self.batches:
-            begins, body = len(out), b""
-            for record in records:
+        for joined in groups_of(self.batches):
+            begins, body, table, (first, time_ns, synced, *_) = len(out), b"", b"", joined[0]
+            ends = []
+            for record, is_last in ((record, record is batch[3][-1]) for batch in joined for record in batch[3]):
                 at, data = begins + HEADER + len(body), record.body
                 if record.kind == GROUP_PART:
                     data = moved_part(data, moved)
@@ -225,7 +239,13 @@ class Segment:
                 packed = bytes([code]) + to_varint(length) + data
                 moved[record.at] = (at, length)
                 body += p("<I", self.crc(at, packed)) + packed
-            packed = p("<II", SHORT | HEADER + len(body), min(synced, begins)) + p("<Q", first)[:7] + p("<Q8s", time_ns, chain[:8]) + body
+                ends += [len(body)] if is_last else []
+            for begin, end, one, two in zip([0] + ends, ends, joined, joined[1:]):
+                step = two[1] - one[1]
+                table += to_varint(end - begin) + to_varint(step << 1 ^ step >> 63)
+            mark, place = (SHORT | JOINED, HEADER + len(body)) if table else (SHORT, min(synced, begins))
+            body += table
+            packed = p("<II", mark | HEADER + len(body), place) + p("<Q", first)[:7] + p("<Q8s", time_ns, chain[:8]) + body
             packed = p("<I", self.crc(begins, packed)) + packed
             chain, out = blake3(packed)[:16], out + packed
         if sealed_state is not None:
@@ -247,6 +267,17 @@ class Segment:
             for record in batch[3]:
                 record.store_salt()
             batch[0], seqno = seqno, seqno + sum(record.seqnos() for record in batch[3])
+
+
+def groups_of(batches):
+    """Batches that share a header."""
+    groups = []
+    for batch in batches:
+        if batch[4] and groups:
+            groups[-1].append(batch)
+        else:
+            groups.append([batch])
+    return groups
 
 
 def moved_part(body, moved):
@@ -279,6 +310,46 @@ def rebuild(manifest, segments, state=None, sealed_state=None):
     # A note of what was synced could contradict the forgery.
     (manifest.root / "SYNCED").unlink(missing_ok=True)
     manifest.write()
+
+
+class Tree:
+    """Section 11: a ledger, or the small tree of a batch."""
+
+    def __init__(self, leaves=0, peaks=()):
+        heights = [height for height in range(63, -1, -1) if leaves >> height & 1]
+        self.leaves, self.nodes = leaves, list(zip(heights, peaks, strict=True))
+
+    def push(self, height, node):
+        self.leaves += 1 << height
+        while self.nodes and self.nodes[-1][0] == height:
+            height, node = height + 1, blake3(b"\1" + self.nodes.pop()[1] + node)
+        self.nodes.append((height, node))
+
+    def add(self, batch):
+        own, seqno = Tree(), batch[0]
+        for record in batch[3]:
+            if record.kind in (ERASED, ERASED_BATCHES):
+                _, at = varint(record.body, varint(record.body, 0)[1])
+                for node in range(at, len(record.body), 33):
+                    (own if record.kind == ERASED else self).push(record.body[node], record.body[node + 1:node + 33])
+            elif record.kind < GROUP_PART:
+                own.push(0, record.hash(seqno))
+            seqno += record.seqnos()
+        if own.leaves:
+            self.push(0, blake3(b"\0" + root_of([node for _, node in own.nodes])))
+
+
+def relink(segments):
+    """The sealed segments get footers whose ledger and numbers are what their batches now add up to."""
+    ledger = Tree()
+    for segment in segments:
+        for batch in segment.batches:
+            ledger.add(batch)
+        if segment.footer:
+            last = segment.batches[-1]
+            state = segment.footer_state()
+            state.update(seqno=last[0] + sum(record.seqnos() for record in last[3]), leaves=ledger.leaves, peaks=[node for _, node in ledger.nodes])
+            segment.footer = struct.pack("<Q", 0) + to_log_state(state)
 
 
 def cut(manifest, state):

@@ -147,6 +147,32 @@ def forged(change):
     return way
 
 
+def rewritten(change, ledger=True):
+    """The same for the last segment that a closing or a compaction wrote, and for the ledger in all footers behind it."""
+    def way(store, owner):
+        manifest = forge.Manifest(store)
+        segments = forge.all_segments(manifest)
+        change([segment for segment in segments if segment.number >= forge.REWRITTEN][-1])
+        if ledger:
+            forge.relink(segments)
+        forge.rebuild(manifest, segments)
+        settle(store)
+    return way
+
+
+def rewritten_value_changed(segment):
+    value_changed(None, [segment])
+
+
+def joined_batches_made_one(segment):
+    """Two batches that share a header lose the border between them, and so are one leaf."""
+    logical = [any(record.kind < forge.GROUP_PART for record in batch[3]) for batch in segment.batches]
+    first = next(at for at in range(len(logical) - 1) if logical[at] and logical[at + 1] and segment.batches[at + 1][4])
+    for record in segment.batches[first][3] + segment.batches[first + 1][3]:
+        record.store_salt()
+    segment.batches[first][3] += segment.batches.pop(first + 1)[3]
+
+
 def without(picked):
     def change(_, segments):
         before = sum(len(batch[3]) for batch in segments[-1].batches)
@@ -251,6 +277,9 @@ EXPECTED = {
     "a run erased by hand": (unclosed, without(of_run(2)), "said caught caught"),
     "the last run erased by hand": (unclosed, without(of_run(6)), "unseen caught caught"),
     "a frame erased by hand": (unclosed, without(lambda record: of_run(3)(record) and record.kind == forge.FRAME), "caught caught caught"),
+    "a value changed by hand in a rewritten segment": (simple, rewritten(rewritten_value_changed), "unseen caught caught"),
+    "the same, and the ledger kept": (simple, rewritten(rewritten_value_changed, ledger=False), "caught caught caught"),
+    "two joined batches made one": (simple, rewritten(joined_batches_made_one), "unseen caught caught"),
     "a value changed by hand": (unclosed, forged(value_changed), "unseen caught caught"),
 }
 

@@ -551,7 +551,7 @@ fn talk_of(frames: usize, options: impl Fn(&SimIo) -> Options) -> (StoreFiles, V
     (files(&sim, "s"), ends)
 }
 
-/// Destroys a sector at 40 places of the longest segment, one after the other. Returns its length, and for each
+/// Destroys each whole sector of the longest segment, one after the other. Returns its length, and for each
 /// place how many frames a repair finds.
 fn frames_after_a_destroyed_sector(
     all: &StoreFiles,
@@ -561,8 +561,9 @@ fn frames_after_a_destroyed_sector(
         .filter(|(path, _)| path.extension().is_some_and(|end| end == "seg"))
         .max_by_key(|(_, bytes)| bytes.len())
         .unwrap();
-    let found = (0..40).map(|round| {
-        let at = (bytes.len() - 512) * round / 39 / 512 * 512;
+    let places = bytes.len() / 512;
+    let found = (0..places).map(|round| {
+        let at = round * 512;
         let mut files = all.clone();
         files.get_mut(segment).unwrap()[at..at + 512].copy_from_slice(&SeededRng(round as u64).bytes(512));
         (at, repair("s", "new", options(&disk_of(&files))).unwrap().frames as usize)

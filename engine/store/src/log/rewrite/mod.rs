@@ -1,6 +1,6 @@
 //! Rewrites several segments as one, without dead records.
 //!
-//! Live records keep kind, layout, salt, head, tail and seqno. Of erased records, the seqnos and the hashes
+//! Batches are joined: they share headers. Live records keep kind, layout, salt, head, tail and seqno. Of erased records, the seqnos and the hashes
 //! that the ledger needs remain: one record replaces those erased from a batch, and one batch replaces whole
 //! erased batches. A group that is completely live is copied part by part. Of other groups, the live ranges
 //! are decoded and encoded anew, in one record.
