@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use annals::io::Io;
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::{
     Component, ErrorKind, Frame, Options, RunSpec, Status, Store, kv::History, upkeep::CompactOptions,
@@ -315,4 +316,25 @@ fn run_in_a_store_of_keys_is_compressed() {
     let store = Store::open_read_only_with("s", options()).unwrap();
     assert!((pieces(&store) - before) * 2 < raw, "{} of {raw}", pieces(&store) - before);
     assert_runs(&store, 120, &["talk".to_owned()]);
+}
+
+/// A closing joins batches. An opening that makes the index anew with little memory writes tables on the way. One that
+/// covered the log up to a place between joined batches would hide the others from the next opening.
+#[test]
+fn tables_made_anew_cover_whole_joined_batches() {
+    let sim = SimIo::new(8);
+    let options = |sim: &SimIo| Options { index_memory_bytes: 4 << 10, ..sim_options(sim) };
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    record_run(&store, "one", 200);
+    store.close().unwrap();
+    for path in sim.files().iter().filter(|path| path.extension().is_some_and(|end| end == "tbl")) {
+        sim.remove(path).unwrap();
+    }
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let sim = sim.crash(Crash::Everything);
+    drop(store);
+    let tables = sim.files().iter().filter(|path| path.extension().is_some_and(|end| end == "tbl")).count();
+    assert!(tables > 2, "{tables}");
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    assert_runs(&store, 200, &["one".to_owned()]);
 }
