@@ -107,8 +107,8 @@ fn compare(
         };
         assert!(stays, "record {seqno} stayed");
         assert_eq!(
-            (now.kind, now.salt, &now.head, &now.tail),
-            (told.kind, told.salt, &told.head, &told.tail)
+            (now.time_ns, now.kind, now.salt, &now.head, &now.tail),
+            (told.time_ns, told.kind, told.salt, &told.head, &told.tail)
         );
         let hash = |told: &sample::SampleRecord| {
             record_hash(&told.salt, told.kind.code(), LAYOUT, *seqno, &told.head)

@@ -124,10 +124,11 @@ pub(crate) fn scan_whole_log(sim: &SimIo) -> crate::Result<ScanEnd> {
     }
 }
 
-/// A logical record: place, kind, salt, head and tail.
+/// A logical record: place, time of its batch, kind, salt, head and tail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SampleRecord {
     pub(crate) place: RecordPlace,
+    pub(crate) time_ns: u64,
     pub(crate) kind: RecordKind,
     pub(crate) salt: [u8; 16],
     pub(crate) head: Vec<u8>,
@@ -171,7 +172,8 @@ pub(crate) fn log_contents(sim: &SimIo) -> LogContents {
                     let LogicalBody { salt, head, tail } = LogicalBody::of(&record)?;
                     let salt = salts.resolve(seqno, salt)?;
                     let (head, tail) = (head.to_vec(), tail.to_vec());
-                    all.records.insert(seqno.0, SampleRecord { place, kind, salt, head, tail });
+                    let time_ns = batch.header.time_ns;
+                    all.records.insert(seqno.0, SampleRecord { place, time_ns, kind, salt, head, tail });
                     return Ok(());
                 }
                 _ => return Ok(()),
