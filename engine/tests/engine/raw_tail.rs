@@ -334,7 +334,7 @@ fn tables_made_anew_cover_whole_joined_batches() {
     let sim = sim.crash(Crash::Everything);
     drop(store);
     let tables = sim.files().iter().filter(|path| path.extension().is_some_and(|end| end == "tbl")).count();
-    assert!(tables > 2, "{tables}");
+    assert!(tables > 0, "no table was written on the way");
     let store = Store::open_with("s", options(&sim)).unwrap();
     assert_runs(&store, 200, &["one".to_owned()]);
 }
