@@ -67,7 +67,7 @@ fn kind(path: &Path, sim: &SimIo, stopped: bool) -> &'static str {
 
 /// The check that reported an error.
 fn failed_check(error: &str) -> &'static str {
-    const CHECKS: [(&str, &str); 23] = [
+    const CHECKS: [(&str, &str); 24] = [
         ("it does not name a manifest", "crc of CURRENT"),
         ("which cannot be opened", "crc of CURRENT"),
         ("there is no annals store", "CURRENT is gone"),
@@ -86,6 +86,7 @@ fn failed_check(error: &str) -> &'static str {
         ("batch header", "length of a batch"),
         ("the record's checksum", "crc of a record"),
         ("a record ends after", "length of a record"),
+        ("a record has another length", "length of a record"),
         ("does not follow the one before it", "digest of the batch before"),
         ("do not hash to it", "blob id"),
         ("its checksum does not match", "segment header: crc"),
