@@ -191,6 +191,7 @@ fn table_of_joined_batches_must_fit_their_records() {
         lying[8..12].copy_from_slice(&place.to_le_bytes());
         let checked = BatchHeader::check(&lying, rewritten_salt(), OFFSET);
         assert!(matches!(checked, Err(CodecError::Limit { .. })), "{place}");
+        assert!(LogBatch::of(&lying, OFFSET, rewritten_salt()).is_err(), "{place}, unchecked");
     }
     let mut salt = rewritten_salt();
     salt.is_rewritten = false;

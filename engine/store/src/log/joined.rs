@@ -126,10 +126,11 @@ impl JoinedRest {
     fn split_first(self, whole: &[u8]) -> Result<(Range<usize>, Option<Self>), CodecError> {
         let Self { records, records_end, table, .. } = self;
         let wrong = || CodecError::Header("the table of joined batches does not fit their records".into());
-        let mut reader = ByteReader::new(whole.get(table..).unwrap_or_default(), "table of joined batches");
-        if table >= whole.len() {
+        let entries = whole.get(table..).ok_or_else(wrong)?;
+        if entries.is_empty() {
             return if records < records_end { Ok((records..records_end, None)) } else { Err(wrong()) };
         }
+        let mut reader = ByteReader::new(entries, "table of joined batches");
         let bytes = usize::try_from(reader.varint()?).map_err(|_| wrong())?;
         let step_ns = reader.signed()?;
         let end =
