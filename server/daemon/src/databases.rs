@@ -26,10 +26,13 @@ use annals::io::Io;
 use annals::retention::{Deadline, DeadlineIndex, DeadlineKind};
 use annals::{
     Durability, Keyspace, Namespace, Ticket,
-    kv::{Content, KvBatch, ScanRange, StoredBlob},
+    kv::{BodyInput, KvBatch, ScanRange, StoredBlob},
 };
 use foldhash::quality::RandomState;
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
+
+use annals_wire::resp::SharedBytes;
 
 use super::client_loop::{ConnectionSlot, LoopInbox};
 use super::turn::CommandRefusal;
@@ -50,13 +53,19 @@ const GATHERED_BYTES_MAX: usize = 8 << 20;
 const LATE_TURN_MS: u64 = 60_000;
 pub(crate) const DEADLINES: &str = "annals.deadlines";
 
-/// A key of a database: the database's number and the key.
-pub(super) type DatabaseKey = (u8, Vec<u8>);
+/// A key of a database: the database's number and the key. A short key is in place: it takes no allocation, and the
+/// cache compares it without another read of memory.
+pub(super) type DatabaseKey = (u8, SmallVec<[u8; 24]>);
+
+/// The name of a key.
+pub(super) fn database_key(database: u8, key: &[u8]) -> DatabaseKey {
+    (database, SmallVec::from_slice(key))
+}
 
 /// A value and its deadline.
 #[derive(Debug, Clone)]
 pub(super) struct KeyEntry {
-    pub(super) value: Arc<Vec<u8>>,
+    pub(super) value: SharedBytes,
     /// The same value, if it is already in the store.
     pub(super) stored: Option<Box<StoredBlob>>,
     /// In milliseconds since 1970.
@@ -156,6 +165,8 @@ impl DatabasesState {
 
     /// Removes the values of a batch from the pending ones; those that are durable are cached.
     fn settle_batch(&mut self, gathered: GatheredBatch, is_durable: bool) {
+        let mut values = self.values.update();
+        values.fetch(gathered.changes.iter().map(|change| &change.key));
         for (at, KeyWrite { key, entry, .. }) in gathered.changes.into_iter().enumerate() {
             match self.pending.entry(key) {
                 // A newer write of this key is pending, in this batch or a later one.
@@ -164,14 +175,14 @@ impl DatabasesState {
                 Entry::Occupied(pending) => {
                     let (key, _) = pending.remove_entry();
                     if is_durable {
-                        self.values.put(key, entry);
+                        values.put(key, entry);
                     } else {
-                        self.values.forget(&key);
+                        values.forget(&key);
                     }
                 }
                 // A later batch had replaced it and was refused: the cached value may be older than
                 // this one.
-                Entry::Vacant(place) => self.values.forget(place.key()),
+                Entry::Vacant(place) => values.forget(place.key()),
             }
         }
     }
@@ -385,13 +396,18 @@ impl Databases {
                 Some(KeyEntry { stored: Some(blob), .. }) => {
                     batch.put(keyspace, &key.1, StoredBlob::clone(blob))
                 }
-                Some(entry) => batch.put(keyspace, &key.1, Content::Bytes(entry.value.clone())),
+                Some(KeyEntry { value: SharedBytes::Long(value), .. }) => {
+                    batch.put(keyspace, &key.1, BodyInput::Bytes(value.clone()))
+                }
+                Some(KeyEntry { value: SharedBytes::Short(value), .. }) => {
+                    batch.put(keyspace, &key.1, BodyInput::Lent(value))
+                }
                 None => batch.delete(keyspace, &key.1),
             };
             if let Some(DeadlineChange { before, after }) = *deadline {
                 let deadlines = state.deadlines.as_ref().ok_or_else(missing)?;
                 let index = state.index.as_ref().ok_or_else(missing)?;
-                let name = deadline_key(key);
+                let name = deadline_key(key.0, &key.1);
                 match after {
                     Some(ms) => batch.put(deadlines, &name, ms.to_le_bytes().to_vec()),
                     None => batch.delete(deadlines, &name),
@@ -482,7 +498,7 @@ impl Databases {
         let (mut outdated, mut is_any_outdated) = (self.space.batch(), false);
         for (Deadline { ms, id }, stored) in due.iter().zip(stored) {
             let Some((database, key)) = id.split_first() else { continue };
-            let name = (*database, key.to_vec());
+            let name = database_key(*database, key);
             let stored = if is_current { stored } else { deadline_in(deadlines.get(id)?) };
             if stored == Some(*ms) || work.state().pending.contains_key(&name) {
                 work.expire(name, *ms, is_current)?;
@@ -519,9 +535,9 @@ fn deadline_in(kept: Option<Vec<u8>>) -> Option<u64> {
     kept.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
 }
 
-pub(crate) fn deadline_key((database, key): &DatabaseKey) -> Vec<u8> {
+pub(crate) fn deadline_key(database: u8, key: &[u8]) -> Vec<u8> {
     let mut whole = Vec::with_capacity(1 + key.len());
-    whole.push(*database);
+    whole.push(database);
     whole.extend_from_slice(key);
     whole
 }
@@ -535,7 +551,7 @@ mod tests {
 
     fn put(databases: &Databases, key: &str, value: &str) -> oneshot::Receiver<SettleResult> {
         let mut work = TurnBatch::new(databases);
-        let entry = KeyEntry { value: Arc::new(value.as_bytes().to_vec()), stored: None, deadline: None };
+        let entry = KeyEntry { value: value.as_bytes().to_vec().into(), stored: None, deadline: None };
         work.put(0, key.as_bytes(), entry).unwrap();
         work.commit().unwrap().unwrap()
     }

@@ -59,7 +59,7 @@ pub(crate) fn mark_forgotten(
         )),
         ForgetTarget::Key { keyspace, key } => {
             // The deadline of a daemon's key has the key's name, too.
-            let name = database_number(keyspace).map(|number| deadline_key(&(number, key.to_vec())));
+            let name = database_number(keyspace).map(|number| deadline_key(number, key));
             let deadline = name.iter().map(|name| (DEADLINES, name.as_slice()));
             let all: Vec<(&str, &[u8])> = std::iter::once((keyspace, key)).chain(deadline).collect();
             space.forget_keys("key", &all, name.as_deref().map(|name| (DeadlineKind::Key, name)), why)

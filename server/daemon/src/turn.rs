@@ -88,7 +88,7 @@ impl<'a> CommandCall<'a, '_> {
                 self.word(at).to_vec()
             }
         };
-        KeyEntry { value: Arc::new(value), stored, deadline }
+        KeyEntry { value: value.into(), stored, deadline }
     }
 
     /// Runs a command with these words.

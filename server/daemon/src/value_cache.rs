@@ -5,12 +5,14 @@
 //! cache before any other reader can look; [`super::databases`] does both under its lock.
 
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::quality::RandomState;
-use quick_cache::sync::Cache;
+use quick_cache::unsync::Cache;
 use quick_cache::{Equivalent, Weighter};
+
+use annals_wire::resp::SharedBytes;
 
 use super::databases::{DatabaseKey, KeyEntry};
 
@@ -26,10 +28,21 @@ const VALUES_EXPECTED: usize = 1 << 16;
 /// A key in the cache: the number of its namespace, and the key there.
 type CachedKey = (u64, DatabaseKey);
 
+/// A [`KeyEntry`] without the blob's place in the store, which only a writer needs.
+#[derive(Debug, Clone)]
+struct CachedValue {
+    value: SharedBytes,
+    deadline: Option<u64>,
+}
+
+type Values = Cache<CachedKey, CachedValue, EntryWeighter, RandomState>;
+
 /// The cache of all namespaces of a daemon.
 #[derive(Debug)]
 pub(super) struct SharedValues {
-    values: Arc<Cache<CachedKey, KeyEntry, EntryWeighter, RandomState>>,
+    /// One lock, which a batch takes once: with a lock for each key the processor could not fetch the keys of a
+    /// batch side by side.
+    values: Arc<Mutex<Values>>,
     /// The number of the next namespace.
     next: AtomicU64,
 }
@@ -37,7 +50,13 @@ pub(super) struct SharedValues {
 /// The values of one namespace in the cache.
 #[derive(Debug)]
 pub(super) struct ValueCache {
-    values: Arc<Cache<CachedKey, KeyEntry, EntryWeighter, RandomState>>,
+    values: Arc<Mutex<Values>>,
+    namespace: u64,
+}
+
+/// The values of one namespace, to be changed: others wait.
+pub(super) struct CacheUpdate<'a> {
+    values: MutexGuard<'a, Values>,
     namespace: u64,
 }
 
@@ -45,9 +64,9 @@ pub(super) struct ValueCache {
 #[derive(Debug, Clone)]
 struct EntryWeighter;
 
-impl Weighter<CachedKey, KeyEntry> for EntryWeighter {
-    fn weight(&self, (_, key): &CachedKey, entry: &KeyEntry) -> u64 {
-        (key.1.len() + entry.value.len() + OVERHEAD_BYTES) as u64
+impl Weighter<CachedKey, CachedValue> for EntryWeighter {
+    fn weight(&self, (_, key): &CachedKey, cached: &CachedValue) -> u64 {
+        (key.1.len() + cached.value.len() + OVERHEAD_BYTES) as u64
     }
 }
 
@@ -76,7 +95,7 @@ impl SharedValues {
     fn with_room(bytes: u64) -> Self {
         let hasher = RandomState::default();
         let values = Cache::with(VALUES_EXPECTED, bytes, EntryWeighter, hasher, Default::default());
-        Self { values: Arc::new(values), next: AtomicU64::new(0) }
+        Self { values: Arc::new(Mutex::new(values)), next: AtomicU64::new(0) }
     }
 
     /// The part of a namespace that is opened now. No other part shares its keys.
@@ -89,22 +108,54 @@ impl SharedValues {
 impl ValueCache {
     /// The value of a key, if it is cached.
     pub(super) fn get(&self, database: u8, key: &[u8]) -> Option<KeyEntry> {
-        self.values.get(&BorrowedKey(self.namespace, (database, key)))
+        let values = self.lock();
+        let CachedValue { value, deadline } = values.get(&BorrowedKey(self.namespace, (database, key)))?;
+        Some(KeyEntry { value: value.clone(), stored: None, deadline: *deadline })
+    }
+
+    /// Takes the lock, to change several values.
+    pub(super) fn update(&self) -> CacheUpdate<'_> {
+        CacheUpdate { values: self.lock(), namespace: self.namespace }
     }
 
     /// Sets the value of a key; `None` if it was deleted.
     pub(super) fn put(&self, key: DatabaseKey, entry: Option<KeyEntry>) {
+        self.update().put(key, entry);
+    }
+
+    /// Removes a key from the cache.
+    pub(super) fn forget(&self, key: &DatabaseKey) {
+        self.update().forget(key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Values> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CacheUpdate<'_> {
+    /// Brings these keys and their values nearer to the processor. They are all over memory, so one after the other
+    /// would be waited for; here the processor fetches several at once.
+    pub(super) fn fetch<'k>(&self, keys: impl Iterator<Item = &'k DatabaseKey>) {
+        let bytes = keys.map(|key| {
+            let found = self.values.peek(&BorrowedKey(self.namespace, (key.0, &key.1)));
+            found.and_then(|cached| cached.value.first()).map_or(0, |byte| usize::from(*byte))
+        });
+        std::hint::black_box(bytes.sum::<usize>());
+    }
+
+    /// As [`ValueCache::put`].
+    pub(super) fn put(&mut self, key: DatabaseKey, entry: Option<KeyEntry>) {
         match entry {
-            // Only a writer needs the blob's place in the store.
-            Some(entry) if entry.value.len() <= VALUE_BYTES_MAX => {
-                self.values.insert((self.namespace, key), KeyEntry { stored: None, ..entry });
+            Some(KeyEntry { value, deadline, .. }) if value.len() <= VALUE_BYTES_MAX => {
+                self.values.insert((self.namespace, key), CachedValue { value, deadline });
             }
             _ => self.forget(&key),
         }
     }
 
-    /// Removes a key from the cache.
-    pub(super) fn forget(&self, key: &DatabaseKey) {
+    /// As [`ValueCache::forget`].
+    pub(super) fn forget(&mut self, key: &DatabaseKey) {
         self.values.remove(&BorrowedKey(self.namespace, (key.0, &key.1)));
     }
 }
@@ -112,24 +163,25 @@ impl ValueCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::databases::database_key;
 
     fn entry(bytes: usize) -> Option<KeyEntry> {
-        Some(KeyEntry { value: Arc::new(vec![7; bytes]), stored: None, deadline: Some(5) })
+        Some(KeyEntry { value: vec![7; bytes].into(), stored: None, deadline: Some(5) })
     }
 
     #[test]
     fn cache_holds_latest_value_and_no_long_values() {
         let values = SharedValues::default().open_namespace();
         let len = |values: &ValueCache, database| values.get(database, b"a").map(|entry| entry.value.len());
-        values.put((1, b"a".to_vec()), entry(10));
+        values.put(database_key(1, b"a"), entry(10));
         assert_eq!((len(&values, 1), len(&values, 0)), (Some(10), None));
-        values.put((1, b"a".to_vec()), entry(VALUE_BYTES_MAX));
+        values.put(database_key(1, b"a"), entry(VALUE_BYTES_MAX));
         assert_eq!(len(&values, 1), Some(VALUE_BYTES_MAX));
         assert_eq!(values.get(1, b"a").unwrap().deadline, Some(5));
-        values.put((1, b"a".to_vec()), entry(VALUE_BYTES_MAX + 1));
+        values.put(database_key(1, b"a"), entry(VALUE_BYTES_MAX + 1));
         assert_eq!(len(&values, 1), None);
-        values.put((1, b"a".to_vec()), entry(10));
-        values.put((1, b"a".to_vec()), None);
+        values.put(database_key(1, b"a"), entry(10));
+        values.put(database_key(1, b"a"), None);
         assert_eq!(len(&values, 1), None);
     }
 
@@ -139,7 +191,7 @@ mod tests {
         let shared = SharedValues::with_room(room);
         let values = shared.open_namespace();
         for number in 0..10_000u32 {
-            values.put((0, number.to_le_bytes().to_vec()), entry(1000));
+            values.put(database_key(0, &number.to_le_bytes()), entry(1000));
         }
         let kept = (0..10_000u32).filter(|number| values.get(0, &number.to_le_bytes()).is_some()).count();
         assert!((400..=1000).contains(&kept), "{kept}");
@@ -153,10 +205,10 @@ mod tests {
         let shared = SharedValues::with_room(room);
         let parts: Vec<ValueCache> = (0..10).map(|_| shared.open_namespace()).collect();
         let keys: Vec<[u8; 4]> = (0..1000u32).map(u32::to_le_bytes).collect();
-        parts[0].put((0, b"mine".to_vec()), entry(1000));
+        parts[0].put(database_key(0, b"mine"), entry(1000));
         assert!(parts[1].get(0, b"mine").is_none());
         for part in &parts {
-            keys.iter().for_each(|key| part.put((0, key.to_vec()), entry(1000)));
+            keys.iter().for_each(|key| part.put(database_key(0, key), entry(1000)));
         }
         let kept = |part: &ValueCache| keys.iter().filter(|key| part.get(0, *key).is_some()).count();
         let all: usize = parts.iter().map(kept).sum();

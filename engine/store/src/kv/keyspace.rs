@@ -9,14 +9,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, RecordedId, Seqno};
 use crate::kv::blob_reader::BlobReader;
 use crate::kv::bodies::{self, HashCheck};
-use crate::kv::content::Content;
+use crate::kv::content::{BodyInput, Content};
 use crate::kv::core::Core;
 use crate::kv::embeddings;
 use crate::kv::index::{IndexHit, bound_as_slice, prefix_end};
 use crate::kv::keys::{self, KEY_BYTES_MAX};
 use crate::kv::table::IndexValue;
 use crate::kv::view::View;
-use crate::kv::write::{BatchWriter, store_stream};
+use crate::kv::write::{BatchWriter, inline_bytes_max, store_stream};
 use crate::log::queue::{Durability, WriteThread};
 use crate::log::record::{
     BodyRef, EmbeddingHead, HistoryCode, KV_INLINE_BYTES_MAX, KvHead, RecipeRef, RecordKind,
@@ -376,16 +376,24 @@ fn check_key(key: &[u8]) -> Result<()> {
 /// The index of an operation, with embedder ids and vectors.
 type OperationEmbeddings = (usize, Vec<(String, Vec<f32>)>);
 
+/// A value in a batch.
+#[derive(Debug)]
+enum BatchValue {
+    /// So many bytes after its key.
+    Copied(usize),
+    Content(Content),
+}
+
 /// Several changes that happen together or not at all.
 #[derive(Debug)]
 #[must_use = "nothing happens before commit or submit"]
 pub struct KvBatch {
     core: Arc<Core>,
     namespace: NamespaceId,
-    /// All keys, end to end.
-    keys: Vec<u8>,
-    /// Keyspace, where its key ends in `keys`, and the new value.
-    operations: Vec<(u32, usize, Option<Content>)>,
+    /// All keys, end to end, each followed by its value if that was copied.
+    bytes: Vec<u8>,
+    /// Keyspace, length of its key in `bytes`, and the new value.
+    operations: Vec<(u32, usize, Option<BatchValue>)>,
     embeddings: Vec<OperationEmbeddings>,
     /// The time of the changes, if it is not now.
     time_ns: Option<u64>,
@@ -398,7 +406,7 @@ impl KvBatch {
         Self {
             core: core.clone(),
             namespace,
-            keys: Vec::new(),
+            bytes: Vec::new(),
             operations: Vec::new(),
             embeddings: Vec::new(),
             time_ns: None,
@@ -413,8 +421,8 @@ impl KvBatch {
         self
     }
 
-    /// Sets a key.
-    pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: impl Into<Content>) -> &mut Self {
+    /// Sets a key. A value that is lent ([`BodyInput::Lent`]) is copied; a short one then takes no allocation of its own.
+    pub fn put<'v>(&mut self, keyspace: &Keyspace, key: &[u8], value: impl Into<BodyInput<'v>>) -> &mut Self {
         self.add_operation(keyspace, key, Some(value.into()))
     }
 
@@ -425,11 +433,11 @@ impl KvBatch {
     ///
     /// A vector that no search could find (NaN, infinity, zero, another number of dimensions) is refused when
     /// the batch is committed.
-    pub fn put_embedded(
+    pub fn put_embedded<'v>(
         &mut self,
         keyspace: &Keyspace,
         key: &[u8],
-        value: impl Into<Content>,
+        value: impl Into<BodyInput<'v>>,
         embeddings: &[(&str, &[f32])],
     ) -> &mut Self {
         if let Err(error) = embeddings::check_embeddings(embeddings) {
@@ -446,7 +454,7 @@ impl KvBatch {
         self.add_operation(keyspace, key, None)
     }
 
-    fn add_operation(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<Content>) -> &mut Self {
+    fn add_operation(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<BodyInput<'_>>) -> &mut Self {
         if keyspace.namespace != self.namespace || keyspace.core.store != self.core.store {
             self.first_error
                 .get_or_insert_with(|| Error::invalid("a batch holds keyspaces of one namespace only"));
@@ -454,8 +462,18 @@ impl KvBatch {
         if let Err(error) = check_key(key) {
             self.first_error.get_or_insert(error);
         }
-        self.keys.extend_from_slice(key);
-        self.operations.push((keyspace.id, self.keys.len(), value));
+        self.bytes.extend_from_slice(key);
+        let inline_max = inline_bytes_max(&self.core.options);
+        let value = value.map(|value| match value {
+            BodyInput::Lent(bytes) if bytes.len() <= inline_max => {
+                self.bytes.extend_from_slice(bytes);
+                BatchValue::Copied(bytes.len())
+            }
+            BodyInput::Lent(bytes) => BatchValue::Content(bytes.into()),
+            BodyInput::Bytes(bytes) => BatchValue::Content(Content::Bytes(bytes)),
+            BodyInput::Stored(blob) => BatchValue::Content(Content::Stored(blob)),
+        });
+        self.operations.push((keyspace.id, key.len(), value));
         self
     }
 
@@ -534,10 +552,15 @@ impl KvBatch {
             return Err(Error::invalid("a batch holds changes of one namespace only"));
         }
         self.stream_long_values()?;
-        let inline = |value: &Content| value.bytes().map_or(0, <[u8]>::len).min(KV_INLINE_BYTES_MAX);
-        let values: usize = self.operations.iter().filter_map(|(.., value)| value.as_ref()).map(inline).sum();
+        let values = self.operations.iter().map(|(.., value)| match value {
+            Some(BatchValue::Content(content)) => {
+                content.bytes().map_or(0, <[u8]>::len).min(KV_INLINE_BYTES_MAX)
+            }
+            // Counted with the keys.
+            Some(BatchValue::Copied(_)) | None => 0,
+        });
         // Growing by doubling would copy a long batch twice.
-        writer.reserve(values + self.keys.len() + self.operations.len() * RECORD_BYTES);
+        writer.reserve(values.sum::<usize>() + self.bytes.len() + self.operations.len() * RECORD_BYTES);
         let time_ns = self.time_ns.unwrap_or_else(|| self.core.io.now_ns());
         for (embedder, vector) in self.embeddings.iter().flat_map(|(_, all)| all) {
             if let Some(finder) = self.core.embedding_index.get() {
@@ -545,16 +568,20 @@ impl KvBatch {
             }
         }
         let mut embedded = self.embeddings.iter().peekable();
-        let (mut head, mut tail, mut start) = (Vec::new(), Vec::new(), 0);
-        for (index, (space, end, value)) in self.operations.into_iter().enumerate() {
+        let (mut head, mut tail, mut left) = (Vec::new(), Vec::new(), self.bytes.as_slice());
+        let mut take = |len: usize| left.split_off(..len).unwrap_or_default();
+        for (index, (space, key_len, value)) in self.operations.into_iter().enumerate() {
             head.clear();
             tail.clear();
-            let key = self.keys.get(start..end).unwrap_or_default();
-            start = end;
+            let key = take(key_len);
             KvHead::put_key(space, time_ns, key, &mut head);
             let kind = match value {
                 None => RecordKind::Delete,
-                Some(content) => {
+                Some(BatchValue::Copied(len)) => {
+                    BodyRef::put_inline(take(len), &mut head);
+                    RecordKind::Put
+                }
+                Some(BatchValue::Content(content)) => {
                     writer.put_value(&content, &mut head, &mut tail)?;
                     RecordKind::Put
                 }
@@ -579,10 +606,11 @@ impl KvBatch {
     fn stream_long_values(&mut self) -> Result<()> {
         let limit = self.core.options.body_bytes_max;
         for (_, _, value) in &mut self.operations {
-            let Some(bytes) = value.as_ref().and_then(Content::bytes) else { continue };
+            let Some(BatchValue::Content(content)) = value else { continue };
+            let Some(bytes) = content.bytes() else { continue };
             if bytes.len() >= STREAMED_VALUE_BYTES && bytes.len() as u64 <= limit {
                 let stored = store_stream(&self.core, self.namespace, &mut &*bytes)?;
-                *value = Some(Content::Stored(stored));
+                *content = Content::Stored(stored);
             }
         }
         Ok(())
@@ -754,5 +782,45 @@ mod tests {
         assert_eq!(one.read_version(b"key", seqno, value).unwrap().value.as_deref(), Some(&b"value"[..]));
         assert_eq!(one.read_version(b"kez", seqno, value).unwrap_err().kind(), ErrorKind::Damaged);
         assert_eq!(other.read_version(b"key", seqno, value).unwrap_err().kind(), ErrorKind::Damaged);
+    }
+
+    #[test]
+    fn lent_values_of_every_length_are_stored_beside_owned_ones() {
+        let options = Options { io: Arc::new(SimIo::new(1)), ..Options::default() };
+        let store = Store::open_with("s", options).unwrap();
+        let space = store.namespace("n").unwrap();
+        let keyspace = space.keyspace("one", History::All).unwrap();
+        let lens = [0, 1, 511, KV_INLINE_BYTES_MAX - 1, KV_INLINE_BYTES_MAX, KV_INLINE_BYTES_MAX + 1, 70_000];
+        let value = |len: usize| (0..len).map(|at| (at * 31 + len) as u8).collect::<Vec<u8>>();
+        let mut batch = KvBatch::new(&keyspace.core, keyspace.namespace);
+        for len in lens {
+            let bytes = value(len);
+            batch.put(&keyspace, format!("lent {len}").as_bytes(), BodyInput::Lent(&bytes));
+            batch.delete(&keyspace, b"no value");
+            batch.put(&keyspace, format!("owned {len}").as_bytes(), bytes);
+        }
+        batch.commit().unwrap();
+        for len in lens {
+            for how in ["lent", "owned"] {
+                let found = keyspace.get(format!("{how} {len}").as_bytes()).unwrap();
+                assert!(found.as_deref() == Some(&value(len)), "{how} {len}");
+            }
+        }
+        assert_eq!(keyspace.get(b"no value").unwrap(), None);
+    }
+
+    #[test]
+    fn lent_value_over_the_limit_is_refused() {
+        let io = Arc::new(SimIo::new(1));
+        let store = Store::open_with("s", Options { io, body_bytes_max: 100, ..Options::default() }).unwrap();
+        let space = store.namespace("n").unwrap();
+        let keyspace = space.keyspace("one", History::All).unwrap();
+        for (len, fits) in [(100, true), (101, false)] {
+            let mut batch = KvBatch::new(&keyspace.core, keyspace.namespace);
+            batch.put(&keyspace, b"key", BodyInput::Lent(&vec![7; len]));
+            let done = batch.commit().map_err(|error| error.kind());
+            assert_eq!(done.map(drop), if fits { Ok(()) } else { Err(ErrorKind::Invalid) }, "{len}");
+        }
+        assert_eq!(keyspace.get(b"key").unwrap(), Some(vec![7; 100]));
     }
 }

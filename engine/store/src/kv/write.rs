@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Seqno};
 use crate::kv::bodies::{self, anchor_seed};
 use crate::kv::content::{BodyInput, Content, StoredBlob};
-use crate::kv::core::Core;
+use crate::kv::core::{Core, Options};
 use crate::kv::fence::Pass;
 use crate::kv::keys;
 use crate::log::batch::BatchBuf;
@@ -40,6 +40,11 @@ pub struct BatchWriter {
     at_close: bool,
     /// New bytes of bodies that were packed raw although they may compress.
     raw_bytes: u64,
+}
+
+/// Maximum bytes of a value that is stored in its record.
+pub fn inline_bytes_max(options: &Options) -> usize {
+    KV_INLINE_BYTES_MAX.min(codec::index(options.body_bytes_max))
 }
 
 /// A body that is in the batch, or inline.
@@ -133,7 +138,7 @@ impl BatchWriter {
 
     /// Packs a key's value, and appends its reference to the record's head and tail.
     pub fn put_value(&mut self, content: &Content, head: &mut Vec<u8>, tail: &mut Vec<u8>) -> Result<()> {
-        let inline_max = KV_INLINE_BYTES_MAX.min(codec::index(self.core.options.body_bytes_max));
+        let inline_max = inline_bytes_max(&self.core.options);
         match content.bytes() {
             // An inline value has no address, so nothing hashes it.
             Some(bytes) if bytes.len() <= inline_max => BodyRef::put_inline(bytes, head),

@@ -79,7 +79,7 @@ fn owned_lock(
     token: &[u8],
 ) -> Result<Option<KeyEntry>, CommandRefusal> {
     let database = call.database();
-    Ok(call.work.get(database, key)?.filter(|entry| entry.value.as_slice() == token))
+    Ok(call.work.get(database, key)?.filter(|entry| *entry.value == *token))
 }
 
 /// Sets when a lock ends, as PEXPIRE does: an end that is not in the future deletes it.

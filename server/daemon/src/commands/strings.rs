@@ -1,7 +1,5 @@
 //! Strings.
 
-use std::sync::Arc;
-
 use super::decimal::Decimal;
 use super::parse::{expiry_ms, integer, syntax, word_is};
 use crate::access::Rights;
@@ -96,7 +94,7 @@ fn put(call: &mut CommandCall<'_, '_>, entry: KeyEntry) -> Result<(), CommandRef
 
 /// A computed value.
 fn new_entry(value: Vec<u8>, deadline: Option<u64>) -> KeyEntry {
-    KeyEntry { value: Arc::new(value), stored: None, deadline }
+    KeyEntry { value: value.into(), stored: None, deadline }
 }
 
 /// The expiry time given by an option and its amount.
@@ -236,7 +234,7 @@ fn set_range(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let offset = usize::try_from(integer(call.word(2))?).map_err(|_| "ERR offset is out of range")?;
     let before = get(call)?;
     let added = call.word(3);
-    let old = before.as_ref().map(|entry| entry.value.as_slice()).unwrap_or_default();
+    let old = before.as_ref().map(|entry| &*entry.value).unwrap_or_default();
     if added.is_empty() {
         return Ok(Reply::count(old.len()));
     }

@@ -54,7 +54,7 @@ impl KeyScan {
 
     fn is_expired(&self, key: &[u8]) -> annals::Result<bool> {
         let Some(deadlines) = &self.deadlines else { return Ok(false) };
-        let deadline = deadline_in(deadlines.get(&deadline_key(&(self.database, key.to_vec())))?);
+        let deadline = deadline_in(deadlines.get(&deadline_key(self.database, key))?);
         Ok(deadline.is_some_and(|ms| self.space.is_due(ms.saturating_mul(1_000_000), self.now_ns)))
     }
 }

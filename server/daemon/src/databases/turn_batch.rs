@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
 
 use annals::{
     Keyspace, Namespace, Ticket,
@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 
 use super::{
     DEADLINES, DatabaseKey, Databases, DatabasesState, DeadlineChange, GATHERED_BYTES_MAX, KeyEntry, KeyScan,
-    KeyWrite, PendingValue, SettleReceiver, SubmittedWrites, TurnWaiter, check_key, deadline_in,
-    deadline_key,
+    KeyWrite, PendingValue, SettleReceiver, SubmittedWrites, TurnWaiter, check_key, database_key,
+    deadline_in, deadline_key,
 };
 use crate::client_loop::ConnectionSlot;
 
@@ -127,13 +127,13 @@ impl<'a> TurnBatch<'a> {
         self.read_ahead(database, [key])?;
         let found = match self.cached(database, key) {
             Some(entry) => Some(entry),
-            None => self.lookup((database, key.to_vec()))?,
+            None => self.lookup(database_key(database, key))?,
         };
         match found.as_ref().and_then(|entry| entry.deadline) {
             Some(deadline) if self.is_due(deadline) => {
                 // A read is answered after a failed write, too: then the key stays on disk.
                 if self.databases.space.store().check_writer().is_ok() {
-                    self.stage((database, key.to_vec()), None);
+                    self.stage(database_key(database, key), None);
                 }
                 Ok(None)
             }
@@ -173,7 +173,7 @@ impl<'a> TurnBatch<'a> {
         }
         let state = self.databases.lock();
         let missing = keys.into_iter().filter(|key| state.values.get(database, key).is_none());
-        let mut missing: Vec<_> = missing.map(|key| (database, key.to_vec())).collect();
+        let mut missing: Vec<_> = missing.map(|key| database_key(database, key)).collect();
         missing.retain(|name| !state.pending.contains_key(name));
         let keyspace = match missing.is_empty() {
             true => None,
@@ -189,12 +189,11 @@ impl<'a> TurnBatch<'a> {
         for name in missing {
             let value = keyspace.get(&name.1)?;
             let deadline = match deadlines.as_ref().filter(|_| value.is_some()) {
-                Some(deadlines) => deadline_in(deadlines.get(&deadline_key(&name))?),
+                Some(deadlines) => deadline_in(deadlines.get(&deadline_key(name.0, &name.1))?),
                 None => None,
             };
             bytes += value.as_ref().map_or(0, Vec::len);
-            ahead
-                .insert(name, value.map(|value| KeyEntry { value: Arc::new(value), stored: None, deadline }));
+            ahead.insert(name, value.map(|value| KeyEntry { value: value.into(), stored: None, deadline }));
             if bytes >= AHEAD_BYTES_MAX {
                 break;
             }
@@ -231,12 +230,12 @@ impl<'a> TurnBatch<'a> {
             return Ok(());
         };
         let missing = keys.into_iter().filter(|key| state.values.get(database, key).is_none());
-        let missing: Vec<_> = missing.map(|key| (database, key.to_vec())).collect();
+        let missing: Vec<_> = missing.map(|key| database_key(database, key)).collect();
         let settled = state.settled;
         drop(state);
         let mut ahead = HashMap::default();
         for name in missing {
-            let deadline = deadline_in(deadlines.get(&deadline_key(&name))?);
+            let deadline = deadline_in(deadlines.get(&deadline_key(name.0, &name.1))?);
             ahead.insert(name, deadline);
         }
         if self.state().settled == settled {
@@ -279,7 +278,7 @@ impl<'a> TurnBatch<'a> {
         state.misses += 1;
         let Some(keyspace) = self.keyspace(name.0) else { return Ok(None) };
         let Some(value) = keyspace.get(&name.1)? else { return Ok(None) };
-        let entry = KeyEntry { value: Arc::new(value), stored: None, deadline: self.deadline(&name)? };
+        let entry = KeyEntry { value: value.into(), stored: None, deadline: self.deadline(&name)? };
         self.state().values.put(name, Some(entry.clone()));
         Ok(Some(entry))
     }
@@ -287,7 +286,7 @@ impl<'a> TurnBatch<'a> {
     /// Takes the lock and removes a key from the cache, for a caller that then deletes the key in the store itself.
     /// Returns false if a write of the key is under way.
     pub(crate) fn forget_cached(&mut self, database: u8, key: &[u8]) -> bool {
-        let name = (database, key.to_vec());
+        let name = database_key(database, key);
         self.ahead.remove(&name);
         let state = self.state();
         if state.pending.contains_key(&name) {
@@ -307,7 +306,7 @@ impl<'a> TurnBatch<'a> {
         let Some(deadlines) = state.deadlines.as_ref().filter(|_| state.any_deadline) else {
             return Ok(None);
         };
-        let kept = deadlines.get(&deadline_key(name))?;
+        let kept = deadlines.get(&deadline_key(name.0, &name.1))?;
         Ok(deadline_in(kept))
     }
 
@@ -318,7 +317,7 @@ impl<'a> TurnBatch<'a> {
     pub(crate) fn put(&mut self, database: u8, key: &[u8], entry: KeyEntry) -> annals::Result<()> {
         check_key(key)?;
         self.read_deadlines_ahead(database, [key])?;
-        self.stage((database, key.to_vec()), Some(entry));
+        self.stage(database_key(database, key), Some(entry));
         Ok(())
     }
 
@@ -329,7 +328,7 @@ impl<'a> TurnBatch<'a> {
     pub(crate) fn delete(&mut self, database: u8, key: &[u8]) -> annals::Result<bool> {
         let was = self.get(database, key)?.is_some();
         if was {
-            self.stage((database, key.to_vec()), None);
+            self.stage(database_key(database, key), None);
         }
         Ok(was)
     }
@@ -352,14 +351,14 @@ impl<'a> TurnBatch<'a> {
         if let Some(state) = &self.state {
             for ((of, key), pending) in &state.pending {
                 if *of == database && is_after(key) {
-                    changed.insert(key.clone(), exists(pending.entry.as_ref(), self));
+                    changed.insert(key.to_vec(), exists(pending.entry.as_ref(), self));
                 }
             }
         }
         self.reads_pending |= !changed.is_empty();
         for ((of, key), entry) in &self.staged {
             if *of == database && is_after(key) {
-                changed.insert(key.clone(), exists(entry.as_ref(), self));
+                changed.insert(key.to_vec(), exists(entry.as_ref(), self));
             }
         }
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);

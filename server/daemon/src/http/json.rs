@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -209,7 +208,7 @@ fn write_reply(reply: Reply, out: &mut String) {
         Reply::Simple(text) => text.into_owned().into(),
         Reply::Error(text) => text.into(),
         Reply::Integer(number) => number.into(),
-        Reply::Shared(bytes) => return write_reply(Reply::Bulk(Arc::unwrap_or_clone(bytes)), out),
+        Reply::Shared(bytes) => return write_reply(Reply::Bulk(bytes.into()), out),
         Reply::Bulk(bytes) | Reply::Verbatim(_, bytes) => match String::from_utf8(bytes) {
             Ok(text) => text.into(),
             Err(other) => Value::Object(Map::from_iter([(

@@ -571,7 +571,7 @@ fn reply_response(route: &HttpRoute, reply: Reply) -> Result<Response, HttpProbl
         return Err(HttpProblem::from_error_text(&text));
     }
     let reply = match reply {
-        Reply::Shared(bytes) => Reply::Bulk(Arc::unwrap_or_clone(bytes)),
+        Reply::Shared(bytes) => Reply::Bulk(bytes.into()),
         reply => reply,
     };
     let status = StatusCode::from_u16(route.status).unwrap_or(StatusCode::OK);

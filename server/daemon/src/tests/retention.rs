@@ -236,7 +236,7 @@ fn keys_end_by_a_sweep_after_the_clock_was_set_back() {
     sim.set_now_ns(began);
     let mut work = crate::databases::TurnBatch::new(&later);
     let deadline = Some(began / 1_000_000 + 1000);
-    let value = Arc::new(b"1".to_vec());
+    let value = b"1".to_vec().into();
     work.put(0, b"c", crate::databases::KeyEntry { value, stored: None, deadline }).unwrap();
     let settled = work.commit().unwrap().unwrap();
     bench.runtime.block_on(settled).unwrap().unwrap();

@@ -6,7 +6,7 @@
 //! decoding never recurses.
 //!
 //! Layout: `wire` (lines, strings, lengths), `request` (commands: arrays of strings, or inline), `reply`
-//! (encoding in either version), `response` (decoding of simple replies by a process that joins a store).
+//! (encoding in either version), `response` (decoding of simple replies by a process that joins a store), `shared_bytes` (values that a server keeps).
 //!
 //! Out of scope: decoding nested replies, numbers beyond 64 bits, attributes, streamed strings.
 
@@ -15,9 +15,11 @@ pub mod fuzz;
 mod reply;
 mod request;
 mod response;
+mod shared_bytes;
 mod wire;
 
 pub use reply::{Protocol, Reply};
 pub use request::{RequestDecoder, RequestLimits, write_command};
 pub use response::ResponseDecoder;
+pub use shared_bytes::SharedBytes;
 pub use wire::{BULK_BYTES_MAX, Malformed};

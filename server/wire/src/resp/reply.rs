@@ -1,8 +1,8 @@
 //! Replies, encoded for the RESP version of a connection.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
+use super::shared_bytes::SharedBytes;
 use super::wire::{LINE_BYTES_MAX, put_length};
 
 /// A reply of at least this many bytes is long.
@@ -29,7 +29,7 @@ pub enum Reply {
     /// A string of any bytes.
     Bulk(Vec<u8>),
     /// A string whose bytes are shared with other owners.
-    Shared(Arc<Vec<u8>>),
+    Shared(SharedBytes),
     /// A string of JSON; a JSON response embeds it unquoted.
     Json(String),
     Null,
