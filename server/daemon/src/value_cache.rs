@@ -113,6 +113,11 @@ impl ValueCache {
         Some(KeyEntry { value: value.clone(), stored: None, deadline: *deadline })
     }
 
+    /// Whether the value of a key is cached.
+    pub(super) fn contains(&self, database: u8, key: &[u8]) -> bool {
+        self.lock().contains_key(&BorrowedKey(self.namespace, (database, key)))
+    }
+
     /// Takes the lock, to change several values.
     pub(super) fn update(&self) -> CacheUpdate<'_> {
         CacheUpdate { values: self.lock(), namespace: self.namespace }

@@ -172,7 +172,7 @@ impl<'a> TurnBatch<'a> {
             return Ok(());
         }
         let state = self.databases.lock();
-        let missing = keys.into_iter().filter(|key| state.values.get(database, key).is_none());
+        let missing = keys.into_iter().filter(|key| !state.values.contains(database, key));
         let mut missing: Vec<_> = missing.map(|key| database_key(database, key)).collect();
         missing.retain(|name| !state.pending.contains_key(name));
         let keyspace = match missing.is_empty() {
@@ -229,7 +229,7 @@ impl<'a> TurnBatch<'a> {
             self.state = Some(state);
             return Ok(());
         };
-        let missing = keys.into_iter().filter(|key| state.values.get(database, key).is_none());
+        let missing = keys.into_iter().filter(|key| !state.values.contains(database, key));
         let missing: Vec<_> = missing.map(|key| database_key(database, key)).collect();
         let settled = state.settled;
         drop(state);
