@@ -164,6 +164,8 @@ quick('runs are found by the meaning of their questions', async () => {
   await page.waitForFunction(() => location.hash === '#/search?q=why+was+the+mortgage+rejected%3F');
   await page.waitForSelector('nav.ways a[aria-current]:has-text("words")');
   await page.click('nav.ways a:has-text("meaning")');
+  // The frames that the words found name loan-7, too: their list is not the one to press keys in.
+  await page.waitForSelector('[role=status]:has-text("Compared by")');
   await page.waitForSelector('.hits li:has-text("loan-7")');
   await page.keyboard.press('j');
   await page.keyboard.press('Enter');
