@@ -61,7 +61,7 @@ impl CommandTraits {
 #[derive(Debug)]
 pub(super) struct CommandTable {
     all: HashMap<&'static str, Command, RandomState>,
-    /// Those with short names, by [`short_name`]: to hash and to compare a number takes a tenth of the time.
+    /// Those with short names, by [`short_name`]: a number is hashed and compared in place, for each command of a pipeline.
     short: HashMap<u64, Command, RandomState>,
 }
 
