@@ -25,7 +25,7 @@ use std::task::{Context, Wake, Waker};
 use annals::io::Io;
 use annals::retention::{Deadline, DeadlineIndex, DeadlineKind};
 use annals::{
-    Durability, Keyspace, Namespace, Ticket,
+    Durability, Keyspace, Namespace, Seqno, Ticket,
     kv::{BodyInput, KvBatch, ScanRange, StoredBlob},
 };
 use foldhash::quality::RandomState;
@@ -124,16 +124,39 @@ impl Wake for SettleWaker {
     }
 }
 
+/// What the store has of the databases. An absent keyspace is made by the first write that needs it.
 #[derive(Debug)]
-struct DatabasesState {
+struct StoredKeyspaces {
     spaces: [Option<Keyspace>; DATABASES as usize],
     deadlines: Option<Keyspace>,
     index: Option<DeadlineIndex>,
+    /// Whether any deadline may exist.
+    any_deadline: bool,
+    /// The last record before this was read.
+    as_of: Seqno,
+}
+
+impl StoredKeyspaces {
+    fn find(space: &Namespace) -> annals::Result<Self> {
+        let as_of = space.store().seqno();
+        let mut spaces = [const { None }; DATABASES as usize];
+        for (number, keyspace) in spaces.iter_mut().enumerate() {
+            *keyspace = space.find_keyspace(&format!("db{number}"))?;
+        }
+        let deadlines = space.find_keyspace(DEADLINES)?;
+        let any_deadline = deadlines.as_ref().is_some_and(|all| all.scan(ScanRange::all()).next().is_some());
+        Ok(Self { spaces, deadlines, index: space.find_deadlines()?, any_deadline, as_of })
+    }
+}
+
+#[derive(Debug)]
+struct DatabasesState {
+    stored: StoredKeyspaces,
     /// Everything that ended before this time, in milliseconds since 1970, has been swept. A sweep need not pass over
     /// the deleted entries again.
     swept_to_ms: u64,
-    /// Whether any deadline may exist.
-    any_deadline: bool,
+    /// Whether no write was refused since the last sweep began. One that was may have been a page of the sweep.
+    is_sweep_whole: bool,
     pending: HashMap<DatabaseKey, PendingValue, RandomState>,
     /// The values of keys without pending writes.
     values: ValueCache,
@@ -143,8 +166,9 @@ struct DatabasesState {
     /// Batches of keys in flight; writes made meanwhile are gathered.
     in_flight: usize,
     gathered: GatheredBatch,
-    /// Number of batches that were settled.
-    settled: u64,
+    /// Counts changes of what the store answers: settled batches, forgotten keys, and what another process wrote. What
+    /// was read without the lock is outdated if this has changed.
+    changes: u64,
     /// Submitted writes that are not settled, in the order of the log.
     submitted: VecDeque<SubmittedWrites>,
     /// The error reply of the first write that failed.
@@ -161,6 +185,33 @@ impl DatabasesState {
         }
         self.gathered.changes.extend(changes);
         self.gathered.waiters.push(waiter);
+    }
+
+    /// Takes back the changes of a refused batch: they must not be read. A key that an earlier batch in flight changes,
+    /// too, has that value again. For any other key the cache may be older than the last settled batch, whose value it
+    /// did not take while this one was pending.
+    fn take_back(&mut self, refused: &GatheredBatch) {
+        let in_flight = self.submitted.iter().filter_map(|writes| writes.batch.as_ref());
+        let in_flight = in_flight.filter(|(_, why)| why.is_none()).map(|(batch, _)| batch);
+        let mut earlier = HashMap::<_, _, RandomState>::default();
+        for batch in in_flight {
+            let changes = batch.changes.iter().enumerate();
+            earlier.extend(changes.map(|(at, change)| (&change.key, (change, batch.number, at))));
+        }
+        let mut values = self.values.update();
+        for KeyWrite { key, .. } in &refused.changes {
+            match earlier.get(key) {
+                Some((change, batch, at)) => {
+                    let earlier = PendingValue { entry: change.entry.clone(), batch: *batch, at: *at };
+                    self.pending.insert(key.clone(), earlier);
+                }
+                None => {
+                    self.pending.remove(key);
+                    values.forget(key);
+                }
+            }
+        }
+        (self.is_sweep_whole, self.swept_to_ms) = (false, 0);
     }
 
     /// Removes the values of a batch from the pending ones; those that are durable are cached.
@@ -180,8 +231,7 @@ impl DatabasesState {
                         values.forget(&key);
                     }
                 }
-                // A later batch had replaced it and was refused: the cached value may be older than
-                // this one.
+                // Refused itself.
                 Entry::Vacant(place) => values.forget(place.key()),
             }
         }
@@ -243,25 +293,17 @@ impl Databases {
         values: &SharedValues,
         inbox: Arc<LoopInbox>,
     ) -> annals::Result<Arc<Self>> {
-        let mut spaces = [const { None }; DATABASES as usize];
-        for (number, keyspace) in spaces.iter_mut().enumerate() {
-            *keyspace = space.find_keyspace(&format!("db{number}"))?;
-        }
-        let deadlines = space.find_keyspace(DEADLINES)?;
-        let any_deadline = deadlines.as_ref().is_some_and(|all| all.scan(ScanRange::all()).next().is_some());
         let state = DatabasesState {
-            spaces,
-            deadlines,
-            index: space.find_deadlines()?,
+            stored: StoredKeyspaces::find(&space)?,
             swept_to_ms: 0,
-            any_deadline,
+            is_sweep_whole: false,
             pending: HashMap::default(),
             values: values.open_namespace(),
             hits: 0,
             misses: 0,
             in_flight: 0,
             gathered: GatheredBatch::default(),
-            settled: 0,
+            changes: 0,
             // Bounded by the connections: each has at most one turn in flight.
             submitted: VecDeque::new(),
             failed: None,
@@ -274,6 +316,22 @@ impl Databases {
             inbox,
             myself: myself.clone(),
         }))
+    }
+
+    /// Forgets what is known of the store, if it has new records. For a store that another process writes.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn follow(&self, values: &SharedValues) -> annals::Result<()> {
+        if self.lock().stored.as_of == self.space.store().seqno() {
+            return Ok(());
+        }
+        let stored = StoredKeyspaces::find(&self.space)?;
+        let mut state = self.lock();
+        state.stored = stored;
+        state.values = values.open_namespace();
+        state.changes += 1;
+        Ok(())
     }
 
     /// Submits gathered writes, unless enough batches are in flight. Only the client loop calls this.
@@ -293,9 +351,11 @@ impl Databases {
         loop {
             let mut state = self.lock();
             self.submit_if_due(&mut state);
-            let Some(mut first) = state.submitted.pop_front() else { return };
+            // The writes stay in the queue until they are settled: a refused batch looks for them there.
+            let Some(first) = state.submitted.front_mut() else { return };
+            let mut tickets = std::mem::take(&mut first.tickets);
             drop(state);
-            let failure = self.await_tickets(&mut first.tickets, mode);
+            let failure = self.await_tickets(&mut tickets, mode);
             let mut state = self.lock();
             if let Some(error) = failure {
                 // The error has poisoned the writer: nothing after it is written either.
@@ -304,18 +364,18 @@ impl Databases {
                     CommandRefusal::from(error).0
                 });
             }
-            if !first.tickets.is_empty() {
-                state.submitted.push_front(first);
+            if !tickets.is_empty() {
+                state.submitted.front_mut().into_iter().for_each(|first| first.tickets.append(&mut tickets));
                 return;
             }
-            let SubmittedWrites { batch, waiters, .. } = first;
+            let Some(SubmittedWrites { batch, waiters, .. }) = state.submitted.pop_front() else { return };
             let mut refused = None;
             if let Some((gathered, why)) = batch {
                 refused = why;
                 let holds = state.failed.is_none() && refused.is_none();
                 state.settle_batch(gathered, holds);
                 state.in_flight -= 1;
-                state.settled += 1;
+                state.changes += 1;
             }
             let result = state.failed.clone().or(refused).map_or(Ok(()), Err);
             drop(state);
@@ -372,12 +432,7 @@ impl Databases {
         let (tickets, why) = match batch.and_then(|batch| batch.submit_inline(Durability::Disk)) {
             Ok(ticket) => (VecDeque::from([ticket]), None),
             Err(error) => {
-                // A refused write must not be read.
-                for KeyWrite { key, .. } in &gathered.changes {
-                    if state.pending.get(key).is_some_and(|pending| pending.batch == gathered.number) {
-                        state.pending.remove(key);
-                    }
-                }
+                state.take_back(&gathered);
                 (VecDeque::new(), Some(CommandRefusal::from(error).0))
             }
         };
@@ -390,7 +445,7 @@ impl Databases {
         let missing = || annals::Error::new(annals::ErrorKind::Bug, "a key was changed without its keyspace");
         let mut batch = self.space.batch();
         for KeyWrite { key, entry, deadline } in changes {
-            let keyspace = state.spaces.get(usize::from(key.0)).and_then(Option::as_ref);
+            let keyspace = state.stored.spaces.get(usize::from(key.0)).and_then(Option::as_ref);
             let keyspace = keyspace.ok_or_else(missing)?;
             match entry {
                 Some(KeyEntry { stored: Some(blob), .. }) => {
@@ -405,8 +460,8 @@ impl Databases {
                 None => batch.delete(keyspace, &key.1),
             };
             if let Some(DeadlineChange { before, after }) = *deadline {
-                let deadlines = state.deadlines.as_ref().ok_or_else(missing)?;
-                let index = state.index.as_ref().ok_or_else(missing)?;
+                let deadlines = state.stored.deadlines.as_ref().ok_or_else(missing)?;
+                let index = state.stored.index.as_ref().ok_or_else(missing)?;
                 let name = deadline_key(key.0, &key.1);
                 match after {
                     Some(ms) => batch.put(deadlines, &name, ms.to_le_bytes().to_vec()),
@@ -434,7 +489,7 @@ impl Databases {
 
     /// The keyspace of a database; `None` if nothing was ever put there.
     pub(super) fn keyspace_of(&self, database: u8) -> Option<Keyspace> {
-        self.lock().spaces.get(usize::from(database)).cloned().flatten()
+        self.lock().stored.spaces.get(usize::from(database)).cloned().flatten()
     }
 
     /// Whether a thread holds the lock.
@@ -470,10 +525,11 @@ impl Databases {
         after: Option<&Deadline>,
         most: usize,
     ) -> annals::Result<(Option<Deadline>, SettleReceiver)> {
-        let (deadlines, settled, swept_to_ms) = {
-            let state = self.lock();
-            match state.deadlines.clone().filter(|_| state.any_deadline) {
-                Some(deadlines) => (deadlines, state.settled, state.swept_to_ms),
+        let (deadlines, changes, swept_to_ms) = {
+            let mut state = self.lock();
+            state.is_sweep_whole |= after.is_none();
+            match state.stored.deadlines.clone().filter(|_| state.stored.any_deadline) {
+                Some(deadlines) => (deadlines, state.changes, state.swept_to_ms),
                 None => return Ok((None, None)),
             }
         };
@@ -494,7 +550,7 @@ impl Databases {
         // Read without the lock: turns do not wait for it.
         let read = due.iter().map(|Deadline { id, .. }| Ok(deadline_in(deadlines.get(id)?)));
         let stored: Vec<Option<u64>> = read.collect::<annals::Result<_>>()?;
-        let is_current = work.state().settled == settled;
+        let is_current = work.state().changes == changes;
         let (mut outdated, mut is_any_outdated) = (self.space.batch(), false);
         for (Deadline { ms, id }, stored) in due.iter().zip(stored) {
             let Some((database, key)) = id.split_first() else { continue };
@@ -511,10 +567,13 @@ impl Databases {
         if is_any_outdated {
             work.await_before_reply(outdated.submit_with(Durability::Process)?);
         }
-        if next.is_none() {
-            work.state().swept_to_ms = now_ms.saturating_sub(LATE_TURN_MS);
+        let state = work.state();
+        if next.is_none() && state.is_sweep_whole {
+            state.swept_to_ms = now_ms.saturating_sub(LATE_TURN_MS);
         }
-        Ok((next, work.commit()?))
+        // Refused here or later, the keys are swept again.
+        let deleted = work.commit().inspect_err(|_| self.lock().swept_to_ms = 0)?;
+        Ok((next, deleted))
     }
 }
 
@@ -544,10 +603,15 @@ pub(crate) fn deadline_key(database: u8, key: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use annals::io::RealIo;
-    use annals::{Options, Store, kv::History};
+    use annals::io::sim::SimIo;
+    use annals::{Options, ReadMode, Store, kv::History};
 
     use super::*;
+    use crate::forgetting::{ForgetTarget, mark_forgotten};
+    use crate::tests::hooked_io::{FileStep, HookedIo};
 
     fn put(databases: &Databases, key: &str, value: &str) -> oneshot::Receiver<SettleResult> {
         let mut work = TurnBatch::new(databases);
@@ -560,6 +624,198 @@ mod tests {
         let mut work = TurnBatch::new(databases);
         let entry = work.get(0, key.as_bytes()).unwrap();
         (entry.map(|entry| entry.value.to_vec()), work.commit().unwrap())
+    }
+
+    fn put_until(databases: &Databases, key: &str, value: Vec<u8>, deadline: u64) {
+        let mut work = TurnBatch::new(databases);
+        let entry = KeyEntry { value: value.into(), stored: None, deadline: Some(deadline) };
+        work.put(0, key.as_bytes(), entry).unwrap();
+        drop(work.commit().unwrap());
+        settle(databases);
+    }
+
+    fn open(space: Namespace, io: Arc<dyn Io>) -> Arc<Databases> {
+        // No loop has this inbox, so nothing is submitted before a test does it.
+        let inbox = Arc::new(LoopInbox::new().unwrap());
+        Databases::open(space, io, &SharedValues::default(), inbox).unwrap()
+    }
+
+    fn open_simulated(sim: &SimIo) -> Arc<Databases> {
+        let io: Arc<dyn Io> = Arc::new(sim.clone());
+        let options = Options { io: io.clone(), reserve_bytes: 0, zero_ahead_bytes: 0, ..Options::default() };
+        open(Store::open_with("s", options).unwrap().namespace("n").unwrap(), io)
+    }
+
+    fn settle(databases: &Databases) {
+        databases.settle(SettleMode::Blocking, &mut Vec::new());
+    }
+
+    /// Bytes that zstd cannot shorten.
+    fn noise(len: usize) -> String {
+        let mut state = 88_172_645_463_325_252_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            char::from(32 + (state % 95) as u8)
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    /// Regression: a batch that the disk has no room for took its keys out of the pending ones, although an earlier
+    /// batch with one of them was still in flight. The next reader saw the value before both, and INCR returned a
+    /// number that it had acknowledged already.
+    #[test]
+    fn refused_batch_uncovers_the_value_in_flight() {
+        let sim = SimIo::new(1);
+        let databases = open_simulated(&sim);
+        drop(put(&databases, "k", "0"));
+        settle(&databases);
+        assert!(matches!(get(&databases, "k"), (Some(value), None) if value == b"0"));
+        let mut one = put(&databases, "k", "1");
+        databases.submit();
+        let mut two = put(&databases, "k", "2");
+        sim.set_capacity(Some(sim.used_bytes()));
+        // So long that the batch is submitted at once.
+        let mut long = put(&databases, "long", &noise(GATHERED_BYTES_MAX + 1));
+        sim.set_capacity(None);
+        let (value, waits) = get(&databases, "k");
+        assert_eq!(value.as_deref(), Some(&b"1"[..]));
+        assert!(waits.is_some(), "its reader waits for it");
+        settle(&databases);
+        assert_eq!(one.try_recv().unwrap(), Ok(()));
+        for refused in [&mut two, &mut long] {
+            assert!(refused.try_recv().unwrap().is_err());
+        }
+        assert_eq!(get(&databases, "k").0.as_deref(), Some(&b"1"[..]));
+    }
+
+    /// Regression: the cache did not take the value of a batch while a newer one was pending. If that was refused, the
+    /// cache had the value before both, and readers got it until the refused batch was settled.
+    #[test]
+    fn refused_batch_uncovers_the_last_settled_value() {
+        let sim = SimIo::new(1);
+        let databases = open_simulated(&sim);
+        drop(put(&databases, "k", "0"));
+        settle(&databases);
+        drop(put(&databases, "k", "1"));
+        databases.submit();
+        drop(put(&databases, "k", &noise(GATHERED_BYTES_MAX / 2)));
+        let ticket = databases.lock().submitted.front_mut().and_then(|first| first.tickets.pop_front());
+        ticket.unwrap().wait().unwrap();
+        // What `settle` does with the first batch, before it submits the next.
+        let first = databases.lock().submitted.pop_front().unwrap();
+        databases.lock().settle_batch(first.batch.unwrap().0, true);
+        sim.set_capacity(Some(sim.used_bytes()));
+        databases.submit_gathered(&mut databases.lock());
+        sim.set_capacity(None);
+        assert_eq!(get(&databases, "k").0.as_deref(), Some(&b"1"[..]));
+    }
+
+    /// Regression: a sweep noted the time up to which everything is swept before its deletions were accepted. Keys whose
+    /// deletion a full disk refused stayed on disk for good.
+    #[test]
+    fn refused_sweep_is_repeated() {
+        let sim = SimIo::new(1);
+        let databases = open_simulated(&sim);
+        let now_ms = databases.now_ns() / 1_000_000;
+        put_until(&databases, "k", b"value".to_vec(), now_ms + 1000);
+        sim.set_now_ns((now_ms + 200_000) * 1_000_000);
+        let deadline_of = |value: &[u8]| Ok(deadline_in(Some(value.to_vec())));
+        drop(databases.space.complete_deadlines(DeadlineKind::Key, deadline_of).unwrap());
+        sim.set_capacity(Some(sim.used_bytes()));
+        let is_refused = |number| {
+            let mut done = put(&databases, "other", &noise(number));
+            settle(&databases);
+            done.try_recv().unwrap().is_err()
+        };
+        assert!((100..2000).any(is_refused), "what is allocated is not filled");
+        let sweep = || {
+            let (next, deleted) = databases.sweep(None, 100).unwrap();
+            assert!(next.is_none());
+            settle(&databases);
+            deleted.map(|mut deleted| deleted.try_recv().unwrap().is_ok())
+        };
+        assert_eq!(sweep(), Some(false));
+        sim.set_capacity(None);
+        assert_eq!(sweep(), Some(true));
+        assert_eq!(databases.keyspace_of(0).unwrap().get(b"k").unwrap(), None);
+        assert_eq!(sweep(), None, "swept once");
+    }
+
+    /// Regression: a read that had looked before KV.FORGET and ended after it put the value into the cache, from where
+    /// it was served until it was evicted.
+    #[test]
+    fn read_beside_a_forgetting_does_not_cache_the_value() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let io = HookedIo::new(Arc::new(RealIo::new()));
+        let open_store = || {
+            let io: Arc<dyn Io> = Arc::new(io.clone());
+            let options = Options { io, read_mode: ReadMode::Positional, ..Options::default() };
+            Store::open_with(&path, options).unwrap()
+        };
+        let store = open_store();
+        let keys = store.namespace("n").unwrap().keyspace("db0", History::Latest).unwrap();
+        keys.put(b"k", vec![b's'; 5000]).unwrap();
+        store.close().unwrap();
+        let store = open_store();
+        let space = store.namespace("n").unwrap();
+        let databases = open(space.clone(), Arc::new(RealIo::new()));
+        let reader = std::thread::current().id();
+        let (forgetter, is_syncing) = (Arc::new(Mutex::new(None)), Arc::new(AtomicBool::new(false)));
+        let (of, to, begun) = (databases.clone(), space.clone(), forgetter.clone());
+        io.set_hook(move |step| {
+            if std::thread::current().id() != reader {
+                // The read goes on while the deletion waits for the disk.
+                let is_first = step == FileStep::Sync && !is_syncing.swap(true, Ordering::SeqCst);
+                (0..if is_first { 100_000 } else { 0 }).for_each(|_| std::thread::yield_now());
+                return;
+            }
+            let mut begun = begun.lock().unwrap();
+            if begun.is_some() {
+                return;
+            }
+            let (of, to) = (of.clone(), to.clone());
+            *begun = Some(std::thread::spawn(move || {
+                let mut work = TurnBatch::new(&of);
+                assert!(work.forget_cached(0, b"k"));
+                let target = ForgetTarget::Key { keyspace: "db0", key: b"k" };
+                mark_forgotten(&to, target, "asked").map(drop).unwrap();
+            }));
+            while !is_syncing.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        });
+        let _ = get(&databases, "k");
+        forgetter.lock().unwrap().take().unwrap().join().unwrap();
+        io.clear_hook();
+        assert_eq!(space.find_keyspace("db0").unwrap().unwrap().get(b"k").unwrap(), None);
+        assert_eq!(get(&databases, "k").0, None);
+    }
+
+    /// Regression: a daemon beside the process that holds the store kept the first value that it read of each key.
+    #[test]
+    fn databases_of_a_store_that_another_process_writes_follow_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let store = Store::open_with(&path, Options::default()).unwrap();
+        let space = store.namespace("n").unwrap();
+        let keys = space.keyspace("db0", History::Latest).unwrap();
+        keys.put(b"k", "one").unwrap();
+        let follower = Store::open_read_only(&path).unwrap();
+        let databases = open(follower.namespace("n").unwrap(), Arc::new(RealIo::new()));
+        let get = |database| {
+            let mut work = TurnBatch::new(&databases);
+            work.get(database, b"k").unwrap().map(|entry| entry.value.to_vec())
+        };
+        assert_eq!(get(0).as_deref(), Some(&b"one"[..]));
+        keys.put(b"k", "two").unwrap();
+        space.keyspace("db1", History::Latest).unwrap().put(b"k", "new").unwrap();
+        follower.refresh().unwrap();
+        databases.follow(&SharedValues::default()).unwrap();
+        assert_eq!(get(0).as_deref(), Some(&b"two"[..]));
+        assert_eq!(get(1).as_deref(), Some(&b"new"[..]), "a database that is new");
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(super) async fn follow(daemon: Arc<Daemon>) -> annals::Error {
     let mut failures = 0;
     loop {
         tokio::time::sleep(FOLLOW_INTERVAL).await;
-        match tokio::task::block_in_place(|| daemon.store.refresh()) {
+        match tokio::task::block_in_place(|| daemon.refresh()) {
             Ok(()) => failures = 0,
             // The other process may be replacing files.
             Err(_) if failures < FOLLOW_FAILURES_MAX => failures += 1,

@@ -278,7 +278,16 @@ impl Daemon {
             tracing::warn!(%why, "the process that holds the store indexes no frames");
         }
         // What cannot be read again is not found.
-        let _ = self.store.refresh();
+        let _ = self.refresh();
+    }
+
+    /// Reads what another process wrote into a store that is only read here.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn refresh(&self) -> annals::Result<()> {
+        self.store.refresh()?;
+        self.tenants().iter().try_for_each(|tenant| tenant.databases.follow(&self.values))
     }
 
     /// Checks that the store takes writes.

@@ -177,13 +177,14 @@ impl<'a> TurnBatch<'a> {
         missing.retain(|name| !state.pending.contains_key(name));
         let keyspace = match missing.is_empty() {
             true => None,
-            false => state.spaces.get(usize::from(database)).cloned().flatten(),
+            false => state.stored.spaces.get(usize::from(database)).cloned().flatten(),
         };
         let Some(keyspace) = keyspace else {
             self.state = Some(state);
             return Ok(());
         };
-        let (deadlines, settled) = (state.deadlines.clone().filter(|_| state.any_deadline), state.settled);
+        let (deadlines, changes) =
+            (state.stored.deadlines.clone().filter(|_| state.stored.any_deadline), state.changes);
         drop(state);
         let (mut ahead, mut bytes) = (HashMap::default(), 0);
         for name in missing {
@@ -198,7 +199,7 @@ impl<'a> TurnBatch<'a> {
                 break;
             }
         }
-        if self.state().settled != settled {
+        if self.state().changes != changes {
             return Ok(());
         }
         let state = self.state();
@@ -225,20 +226,20 @@ impl<'a> TurnBatch<'a> {
             return Ok(());
         }
         let state = self.databases.lock();
-        let Some(deadlines) = state.deadlines.clone().filter(|_| state.any_deadline) else {
+        let Some(deadlines) = state.stored.deadlines.clone().filter(|_| state.stored.any_deadline) else {
             self.state = Some(state);
             return Ok(());
         };
         let missing = keys.into_iter().filter(|key| !state.values.contains(database, key));
         let missing: Vec<_> = missing.map(|key| database_key(database, key)).collect();
-        let settled = state.settled;
+        let changes = state.changes;
         drop(state);
         let mut ahead = HashMap::default();
         for name in missing {
             let deadline = deadline_in(deadlines.get(&deadline_key(name.0, &name.1))?);
             ahead.insert(name, deadline);
         }
-        if self.state().settled == settled {
+        if self.state().changes == changes {
             self.ahead_deadlines = ahead;
         }
         Ok(())
@@ -283,8 +284,8 @@ impl<'a> TurnBatch<'a> {
         Ok(Some(entry))
     }
 
-    /// Takes the lock and removes a key from the cache, for a caller that then deletes the key in the store itself.
-    /// Returns false if a write of the key is under way.
+    /// Takes the lock and removes a key from the cache, for a caller that then deletes the key in the store itself before
+    /// it drops this. Returns false if a write of the key is under way.
     pub(crate) fn forget_cached(&mut self, database: u8, key: &[u8]) -> bool {
         let name = database_key(database, key);
         self.ahead.remove(&name);
@@ -293,17 +294,19 @@ impl<'a> TurnBatch<'a> {
             return false;
         }
         state.values.forget(&name);
+        // A turn that is reading the value now must not cache it.
+        state.changes += 1;
         true
     }
 
     fn keyspace(&mut self, database: u8) -> Option<Keyspace> {
-        self.state().spaces.get(usize::from(database)).cloned().flatten()
+        self.state().stored.spaces.get(usize::from(database)).cloned().flatten()
     }
 
     /// The deadline on disk.
     fn deadline(&mut self, name: &DatabaseKey) -> annals::Result<Option<u64>> {
         let state = self.state();
-        let Some(deadlines) = state.deadlines.as_ref().filter(|_| state.any_deadline) else {
+        let Some(deadlines) = state.stored.deadlines.as_ref().filter(|_| state.stored.any_deadline) else {
             return Ok(None);
         };
         let kept = deadlines.get(&deadline_key(name.0, &name.1))?;
@@ -365,7 +368,7 @@ impl<'a> TurnBatch<'a> {
         let stored =
             self.keyspace(database).map(|all| all.scan(ScanRange::between(from, Bound::Unbounded)).keys());
         let state = self.state();
-        let deadlines = state.deadlines.clone().filter(|_| state.any_deadline);
+        let deadlines = state.stored.deadlines.clone().filter(|_| state.stored.any_deadline);
         let (space, now_ns) = (self.databases.space.clone(), self.now_ms.saturating_mul(1_000_000));
         KeyScan {
             database,
@@ -451,12 +454,12 @@ impl<'a> TurnBatch<'a> {
 
     /// Whether a database has a keyspace; it is created if something is put there.
     fn ensure_keyspace(&mut self, database: u8, puts: bool) -> annals::Result<bool> {
-        let is_known = self.state().spaces.get(usize::from(database)).is_some_and(Option::is_some);
+        let is_known = self.state().stored.spaces.get(usize::from(database)).is_some_and(Option::is_some);
         if is_known || !puts {
             return Ok(is_known);
         }
         let made = self.databases.space.keyspace(&format!("db{database}"), History::Latest)?;
-        if let Some(place) = self.state().spaces.get_mut(usize::from(database)) {
+        if let Some(place) = self.state().stored.spaces.get_mut(usize::from(database)) {
             *place = Some(made);
         }
         Ok(true)
@@ -469,19 +472,19 @@ impl<'a> TurnBatch<'a> {
         entry: Option<&KeyEntry>,
     ) -> annals::Result<Option<DeadlineChange>> {
         let after = entry.and_then(|entry| entry.deadline);
-        let before = if self.state().any_deadline { self.deadline_before(key)? } else { None };
+        let before = if self.state().stored.any_deadline { self.deadline_before(key)? } else { None };
         if before.is_none() && after.is_none() {
             return Ok(None);
         }
-        if self.state().deadlines.is_none() {
+        if self.state().stored.deadlines.is_none() {
             let made = self.databases.space.keyspace(DEADLINES, History::Latest)?;
-            self.state().deadlines = Some(made);
+            self.state().stored.deadlines = Some(made);
         }
-        if self.state().index.is_none() {
+        if self.state().stored.index.is_none() {
             let made = self.databases.space.deadlines()?;
-            self.state().index = Some(made);
+            self.state().stored.index = Some(made);
         }
-        self.state().any_deadline |= after.is_some();
+        self.state().stored.any_deadline |= after.is_some();
         Ok(Some(DeadlineChange { before, after }))
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use annals::Store;
 use tokio::sync::watch;
 
-use super::member::RecorderSession;
+use super::member::{KeyOwner, RecorderSession};
 use super::notes::NotedRuns;
 use super::socket;
 use annals_proxy::program::interrupted;
@@ -56,12 +56,13 @@ struct HostState {
     root: PathBuf,
     writers: WriterGate,
     notes: Arc<NotedRuns>,
+    key_owner: KeyOwner,
     connections: Mutex<HostConnections>,
 }
 
 impl HostState {
-    fn new(root: PathBuf, notes: Arc<NotedRuns>) -> Self {
-        Self { root, writers: WriterGate::new(), notes, connections: Mutex::default() }
+    fn new(root: PathBuf, notes: Arc<NotedRuns>, key_owner: KeyOwner) -> Self {
+        Self { root, writers: WriterGate::new(), notes, key_owner, connections: Mutex::default() }
     }
 }
 
@@ -124,7 +125,7 @@ impl Host {
         let listener = socket::listen(root)?;
         // The path must stay valid if this process changes its directory.
         let root = std::path::absolute(root)?;
-        let inner = Arc::new(HostState::new(root, notes));
+        let inner = Arc::new(HostState::new(root, notes, KeyOwner::Nobody));
         let (host, store) = (inner.clone(), store.clone());
         let thread = std::thread::Builder::new().name("annals-host".to_owned());
         let thread = thread.spawn(move || accept(&host, &listener, &store));
@@ -137,7 +138,7 @@ impl Host {
     /// The current directory of this process is unknown.
     pub(crate) fn without_socket(root: &Path) -> std::io::Result<Self> {
         let root = std::path::absolute(root)?;
-        Ok(Self(Arc::new(HostState::new(root, Arc::default())), None))
+        Ok(Self(Arc::new(HostState::new(root, Arc::default(), KeyOwner::Daemon)), None))
     }
 
     /// Serves a connection that was accepted elsewhere.
@@ -216,7 +217,8 @@ impl HostState {
         }
         connections.last += 1;
         let id = connections.last;
-        let member = RecorderSession::new(store.clone(), self.writers.clone(), self.notes.clone());
+        let member =
+            RecorderSession::new(store.clone(), self.writers.clone(), self.notes.clone(), self.key_owner);
         let host = self.clone();
         let thread = std::thread::Builder::new().name("annals-member".to_owned());
         let thread = thread.spawn(move || {

@@ -18,6 +18,8 @@ use annals_wire::resp::Reply;
 use annals_wire::schema::recorder::RecorderCommand;
 use annals_wire::words::{CommandArguments, invalid};
 
+use crate::databases::DEADLINES;
+
 use super::holder::{RETRY_PAUSE, StoreHolder};
 use super::notes::{Note, NoteSpace, NotedRuns};
 use super::remote::{JoinOutcome, RemoteStore};
@@ -301,6 +303,9 @@ impl SharedKeys {
     }
 }
 
+/// A key to write: its value with vectors, or `None` to delete it.
+type KeptKey = (Keyspace, Vec<u8>, Option<(Content, Vec<(String, Vec<f32>)>)>);
+
 fn apply(space: NoteSpace<'_>, notes: &NotedRuns, changes: Vec<KeyChange>) -> annals::Result<()> {
     let (mut keys, mut noted) = (Vec::new(), Vec::new());
     for change in changes {
@@ -310,10 +315,28 @@ fn apply(space: NoteSpace<'_>, notes: &NotedRuns, changes: Vec<KeyChange>) -> an
             }
             KeyChange::Delete { keyspace, key } => keys.push((made(space.namespace, &keyspace)?, key, None)),
             KeyChange::Note { run, id, metadata, output } => noted.push(Note { run, id, metadata, output }),
-            KeyChange::Fork { run, id, fork } => notes.fork(space, &run, &id, &fork)?,
-            KeyChange::Drop { run } => notes.drop_run(space, &run)?,
+            // These are no part of a batch. They see the changes before them.
+            KeyChange::Fork { run, id, fork } => {
+                write_gathered(space, notes, &mut keys, &mut noted)?;
+                notes.fork(space, &run, &id, &fork)?;
+            }
+            KeyChange::Drop { run } => {
+                write_gathered(space, notes, &mut keys, &mut noted)?;
+                notes.drop_run(space, &run)?;
+            }
         }
     }
+    write_gathered(space, notes, &mut keys, &mut noted)
+}
+
+/// Writes and empties what was gathered.
+fn write_gathered(
+    space: NoteSpace<'_>,
+    notes: &NotedRuns,
+    keys: &mut Vec<KeptKey>,
+    noted: &mut Vec<Note>,
+) -> annals::Result<()> {
+    let (keys, noted) = (std::mem::take(keys), std::mem::take(noted));
     let batch = || {
         let mut batch = space.namespace.batch();
         for (keyspace, key, value) in &keys {
@@ -342,7 +365,7 @@ fn apply(space: NoteSpace<'_>, notes: &NotedRuns, changes: Vec<KeyChange>) -> an
 
 /// Opens a keyspace to write it.
 fn made(space: &Namespace, keyspace: &str) -> annals::Result<Keyspace> {
-    if crate::forgetting::database_number(keyspace).is_some() {
+    if crate::forgetting::database_number(keyspace).is_some() || keyspace == DEADLINES {
         let why = format!("keyspace {keyspace:?} belongs to the daemon's databases: choose another name");
         return Err(invalid(why));
     }

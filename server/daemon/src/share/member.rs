@@ -49,9 +49,19 @@ pub(super) fn token_hash(token: &[u8]) -> String {
     annals_text::hex::encode(&blake3::derive_key("annals recorder token 1", token)[..16])
 }
 
+/// Who has the databases of keys open in the process that holds the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyOwner {
+    /// No one: the process records.
+    Nobody,
+    /// The daemon. It has values in memory, so only its own commands may change them.
+    Daemon,
+}
+
 /// The state of one connection.
 pub(super) struct RecorderSession {
     store: Store,
+    key_owner: KeyOwner,
     writing: WriterGate,
     notes: Arc<NotedRuns>,
     entered: Option<(Namespace, WriterPass)>,
@@ -69,9 +79,19 @@ enum StreamedBlob {
 }
 
 impl RecorderSession {
-    pub(super) fn new(store: Store, writing: WriterGate, notes: Arc<NotedRuns>) -> Self {
+    pub(super) fn new(store: Store, writing: WriterGate, notes: Arc<NotedRuns>, key_owner: KeyOwner) -> Self {
         let (frames, runs, blobs) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { store, writing, notes, entered: None, namespace: String::new(), frames, runs, blobs }
+        Self {
+            store,
+            key_owner,
+            writing,
+            notes,
+            entered: None,
+            namespace: String::new(),
+            frames,
+            runs,
+            blobs,
+        }
     }
 
     /// Runs a command and returns its reply; `None` if the connection must end without one.
@@ -187,7 +207,7 @@ impl RecorderSession {
     fn execute_upkeep(&self, name: &str, arguments: &mut CommandArguments) -> annals::Result<Reply> {
         let gate = self.writing.clone();
         let closing = Arc::new(move || gate.is_closing());
-        upkeep::answer(&self.store, name, arguments, closing)
+        upkeep::answer(&self.store, self.key_owner, name, arguments, closing)
             .unwrap_or_else(|| Err(invalid(format!("unknown command '{name}'"))))
     }
 

@@ -8,6 +8,7 @@ use annals_proxy::destination::{RemoteFrame, RemoteSpace};
 use annals_proxy::spool::SpooledBody;
 
 use super::holder::StoreHolder;
+use super::keys::{KeyChange, SharedKeys};
 use super::remote::{JoinOutcome, RemoteStore};
 
 /// A recorder that writes over the socket also while it holds the store itself.
@@ -145,12 +146,13 @@ fn run_is_resumed_by_its_own_recorder_only() {
     use annals_wire::schema::recorder::RecorderCommand as Command;
 
     use super::host::WriterGate;
-    use super::member::{RECORDER_TAG, RecorderSession, token_hash};
+    use super::member::{KeyOwner, RECORDER_TAG, RecorderSession, token_hash};
 
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path().join("store")).unwrap();
     let session = || {
-        let mut session = RecorderSession::new(store.clone(), WriterGate::new(), Arc::default());
+        let mut session =
+            RecorderSession::new(store.clone(), WriterGate::new(), Arc::default(), KeyOwner::Nobody);
         let used = session.answer(vec![Command::UseStore.name().into(), b"n".to_vec()]);
         assert_eq!(used, Some(Reply::OK));
         session
@@ -181,4 +183,47 @@ fn run_is_resumed_by_its_own_recorder_only() {
     assert_eq!(ask(&mut second, &["RUN.END", "r", "ok"]), "Integer(2)");
     assert_eq!(ask(&mut second, &["RUN.RESUME", "r", "secret"]), "2 ok");
     assert_eq!(store.namespace("n").unwrap().run("r").unwrap().frame(2).unwrap().output, b"half");
+}
+
+/// Regression: the daemon has values of keys in memory. A recorder's connection to it deleted a key behind its back, and
+/// the daemon served the forgotten value until it was evicted.
+#[test]
+fn recorder_connection_forgets_no_key_of_a_daemon() {
+    use super::host::WriterGate;
+    use super::member::{KeyOwner, RecorderSession};
+
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path().join("store")).unwrap();
+    let keys = store.namespace("n").unwrap().keyspace("db0", annals::kv::History::Latest).unwrap();
+    keys.put(b"k", "secret").unwrap();
+    let forget = |key_owner| {
+        let mut session = RecorderSession::new(store.clone(), WriterGate::new(), Arc::default(), key_owner);
+        let ask = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
+        session.answer(ask("STORE.USE n")).unwrap();
+        format!("{:?}", session.answer(ask("KV.FORGET k asked NAMESPACE n KEYSPACE db0")).unwrap())
+    };
+    let refused = forget(KeyOwner::Daemon);
+    assert!(refused.contains("INVALID the daemon's databases forget their own keys"), "{refused}");
+    assert!(keys.get(b"k").unwrap().is_some());
+    forget(KeyOwner::Nobody);
+    assert_eq!(keys.get(b"k").unwrap(), None, "beside a recorder nobody has the value in memory");
+}
+
+/// Regression: the notes and keys of a write came after its forks and drops. A fork at a note of the same write found
+/// no such note, and a run that was noted into and then dropped lived.
+#[test]
+fn changes_of_a_write_are_made_in_their_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let keys = SharedKeys::open(&directory.path().join("store"), &Options::default()).unwrap();
+    let note = |run: &str| {
+        let (run, id) = (run.to_owned(), "first".to_owned());
+        KeyChange::Note { run, id, metadata: b"{}".to_vec(), output: b"state".to_vec() }
+    };
+    let (run, id, fork) = ("r".to_owned(), "first".to_owned(), "f".to_owned());
+    keys.write("n", vec![note("r"), KeyChange::Fork { run, id, fork }]).unwrap();
+    keys.write("n", vec![note("gone"), KeyChange::Drop { run: "gone".to_owned() }]).unwrap();
+    let store = keys.local().unwrap();
+    let runs = store.namespace("n").unwrap().runs().unwrap();
+    let names: Vec<_> = runs.map(|run| run.unwrap().name).collect();
+    assert_eq!(names, ["r", "f"]);
 }

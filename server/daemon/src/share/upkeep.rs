@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use crate::forgetting::{ForgetTarget, erase_run, forget};
+use super::member::KeyOwner;
+use crate::forgetting::{ForgetTarget, database_number, erase_run, forget};
 use annals::{
     ErrorKind, Namespace, Store,
     retention::RetentionPolicy,
@@ -22,6 +23,7 @@ pub(super) type IsClosing = Arc<dyn Fn() -> bool + Send + Sync>;
 /// Runs a command of upkeep; `None` if there is none of this name.
 pub(super) fn answer(
     store: &Store,
+    key_owner: KeyOwner,
     name: &str,
     arguments: &mut CommandArguments,
     closing: IsClosing,
@@ -33,7 +35,7 @@ pub(super) fn answer(
         "RUN.PIN" => pin(store, arguments),
         "RUN.UNPIN" => unpin(store, arguments),
         "RUN.DROP" => drop_run(store, arguments, closing),
-        "KV.FORGET" | "BLOB.FORGET" => forget_content(store, name, arguments, closing),
+        "KV.FORGET" | "BLOB.FORGET" => forget_content(store, key_owner, name, arguments, closing),
         _ => return None,
     })
 }
@@ -127,6 +129,7 @@ fn drop_run(store: &Store, arguments: &mut CommandArguments, closing: IsClosing)
 
 fn forget_content(
     store: &Store,
+    key_owner: KeyOwner,
     name: &str,
     arguments: &mut CommandArguments,
     closing: IsClosing,
@@ -141,6 +144,10 @@ fn forget_content(
             "KEYSPACE" if is_key => keyspace = arguments.text("KEYSPACE")?,
             _ => return Err(no_option(&option)),
         }
+    }
+    if key_owner == KeyOwner::Daemon && database_number(&keyspace).is_some() {
+        let why = "the daemon's databases forget their own keys: send KV.FORGET without STORE.USE before it";
+        return Err(invalid(why.to_owned()));
     }
     let space = existing_namespace(store, &namespace)?;
     let id = String::from_utf8_lossy(&what);

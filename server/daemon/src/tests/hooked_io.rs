@@ -10,7 +10,7 @@ use annals::io::{File, FileBytes, FileId, Io, IoResult, LockKind, OpenMode, Path
 
 /// What a file is about to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FileStep {
+pub(crate) enum FileStep {
     Read,
     Sync,
 }
@@ -19,21 +19,21 @@ type StepHook = Arc<dyn Fn(FileStep) + Send + Sync>;
 
 /// Calls the hook before each step, then does what `below` does.
 #[derive(Clone)]
-pub(super) struct HookedIo {
+pub(crate) struct HookedIo {
     below: Arc<dyn Io>,
     hook: Arc<Mutex<Option<StepHook>>>,
 }
 
 impl HookedIo {
-    pub(super) fn new(below: Arc<dyn Io>) -> Self {
+    pub(crate) fn new(below: Arc<dyn Io>) -> Self {
         Self { below, hook: Arc::default() }
     }
 
-    pub(super) fn set_hook(&self, hook: impl Fn(FileStep) + Send + Sync + 'static) {
+    pub(crate) fn set_hook(&self, hook: impl Fn(FileStep) + Send + Sync + 'static) {
         *self.hook.lock().unwrap() = Some(Arc::new(hook));
     }
 
-    pub(super) fn clear_hook(&self) {
+    pub(crate) fn clear_hook(&self) {
         *self.hook.lock().unwrap() = None;
     }
 
