@@ -84,7 +84,7 @@ fn changes(bytes: &[u8], end: usize) -> Vec<(String, Vec<u8>)> {
 /// After an unclean stop, one flipped bit in the last batches removed acknowledged commits, however long the
 /// store had been idle: verify said whole, and doctor said that none of them was acknowledged. Nothing on disk
 /// told the last commits from a torn write. A commit that asked for `Confirmed` has a note when it is
-/// answered; others have one a second after the first that no note covers.
+/// answered; others have one within a second of the first that no note covers.
 #[test]
 fn any_damage_before_the_note_is_reported() {
     for (last, pause_ns) in [(Durability::Confirmed, 0), (Durability::Disk, 2_000_000_000)] {

@@ -22,7 +22,7 @@ use crate::log::queue::WriteQueue;
 use crate::log::room::LogRoom;
 use crate::log::segments::{Segment, Segments, lock};
 use crate::log::sequence::JobSequence;
-use crate::log::synced::{self, FoundNote, SyncedFile, SyncedNote};
+use crate::log::synced::{self, FoundNote, NoteSchedule, SyncedFile, SyncedNote};
 use crate::log::totals::LogTotals;
 use crate::log::writer::{LogSink, LogWriter, create_segment, seal};
 use crate::log::writer_lock::WriterLock;
@@ -619,9 +619,7 @@ pub fn start(
         tail,
         synced: tail,
         notes,
-        noted: tail,
-        unnoted_since_ns: None,
-        synced_ns: 0,
+        note_schedule: NoteSchedule::new(tail),
         started: tail,
         zeroed: tail,
         zero_ahead_bytes: sizes.zero_ahead_bytes,

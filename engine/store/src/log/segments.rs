@@ -190,12 +190,25 @@ struct SegmentList {
 /// The time between two retirements. It keeps the segments that were retired at its end, and the later eras.
 #[derive(Debug)]
 struct PinEra {
-    _ended: OnceLock<(Vec<Arc<Segment>>, Arc<PinEra>)>,
+    ended: OnceLock<(Vec<Arc<Segment>>, Arc<PinEra>)>,
 }
 
 impl Default for PinEra {
     fn default() -> Self {
-        Self { _ended: OnceLock::new() }
+        Self { ended: OnceLock::new() }
+    }
+}
+
+impl Drop for PinEra {
+    /// Drops the later eras in a loop. Each would otherwise drop the next one inside its own drop, and a long chain
+    /// would overflow the stack.
+    fn drop(&mut self) {
+        let mut ended = self.ended.take();
+        while let Some((segments, later)) = ended {
+            drop(segments);
+            // Another pin may still hold the later era, and everything after it.
+            ended = Arc::into_inner(later).and_then(|mut era| era.ended.take());
+        }
     }
 }
 
@@ -270,7 +283,7 @@ impl Segments {
         let mut era = write_lock(&self.era);
         let next = Arc::new(PinEra::default());
         let ended = std::mem::replace(&mut *era, next.clone());
-        let _ = ended._ended.set((taken, next));
+        let _ = ended.ended.set((taken, next));
     }
 
     pub fn get(&self, id: SegmentId) -> Result<Arc<Segment>> {
@@ -314,4 +327,28 @@ pub fn write_lock<T, const RANK: u8>(lock: &RwLock<T, RANK>) -> crate::sync::RwL
 /// A mutex; poisoning as in [`read_lock`].
 pub fn lock<T, const RANK: u8>(mutex: &crate::sync::Mutex<T, RANK>) -> crate::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[cfg(not(annals_shuttle))]
+mod tests {
+    use super::*;
+
+    /// Regression: each era dropped the next one inside its own drop. Dropping the pin of a view that had been open
+    /// over some thousand compactions overflowed the stack, which ended the process.
+    #[test]
+    fn pin_older_than_many_retirements_is_dropped() {
+        let segments = Segments::default();
+        let pins = [segments.pin(), segments.pin()];
+        let halfway = {
+            (0..50_000).for_each(|_| segments.retire(&[]));
+            segments.pin()
+        };
+        (0..50_000).for_each(|_| segments.retire(&[]));
+        let kept = Arc::downgrade(&halfway._era);
+        drop(pins);
+        assert!(kept.upgrade().is_some_and(|era| era.ended.get().is_some()), "a later pin keeps its era");
+        drop(halfway);
+        assert!(kept.upgrade().is_none());
+    }
 }

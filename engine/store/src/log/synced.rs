@@ -181,14 +181,52 @@ impl SyncedFile {
     }
 }
 
+/// How long after a synced commit its note is due, in nanoseconds. The next commit writes the note, or the writer's
+/// thread when it looks next. This time and the time between two looks must be less than a second together.
+pub const NOTE_DUE_NS: u64 = 500_000_000;
+
+/// How far the active segment is noted, and when the next note is due.
+#[derive(Debug)]
+pub struct NoteSchedule {
+    /// Position known to be durable that is on disk outside of the log: in `SYNCED` or the manifest.
+    noted: u64,
+    /// When the first commit was synced that no note covers, by the monotonic clock.
+    unnoted_since_ns: Option<u64>,
+}
+
+impl NoteSchedule {
+    /// The schedule after a note up to this position, which covers every synced commit.
+    pub fn new(noted: u64) -> Self {
+        Self { noted, unnoted_since_ns: None }
+    }
+
+    /// Whether the newest note covers the log up to `end`.
+    pub fn covers(&self, end: u64) -> bool {
+        end <= self.noted
+    }
+
+    /// Adds a commit that was synced at `now_ns` and is not noted.
+    pub fn add_synced_commit(&mut self, now_ns: u64) {
+        self.unnoted_since_ns.get_or_insert(now_ns);
+    }
+
+    /// Whether a synced commit has waited for its note for [`NOTE_DUE_NS`]. Reads the clock only if one waits.
+    pub fn is_due(&self, now_ns: impl FnOnce() -> u64) -> bool {
+        self.unnoted_since_ns.is_some_and(|since| now_ns().saturating_sub(since) >= NOTE_DUE_NS)
+    }
+}
+
 #[cfg(test)]
 #[cfg(not(annals_shuttle))]
 mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::ErrorKind;
+    use crate::io::RealIo;
     use crate::io::sim::SimIo;
+    use crate::log::queue::Durability;
+    use crate::testing::KvStore;
+    use crate::{ErrorKind, History, Options};
 
     const STORE: StoreId = StoreId([7; 16]);
 
@@ -266,5 +304,34 @@ mod tests {
         bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         let error = newest(Some(&bytes), STORE, &paths).unwrap_err();
         assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("newer"), "{error}");
+    }
+
+    /// Regression: after a commit with `Disk`, a program committed with `Process` some times a second. The `Disk` commit
+    /// was not noted for as long as that went on. The guarantee is a second.
+    #[test]
+    fn disk_commit_is_noted_while_process_commits_follow() {
+        let directory = tempfile::tempdir().unwrap();
+        let (io, paths) = (RealIo::new(), StorePaths::new(&directory.path().join("s")));
+        let store = KvStore::open_with(paths.root(), Options::default()).unwrap();
+        let space = store.namespace("n").unwrap();
+        let keys = space.keyspace("k", History::Latest).unwrap();
+        let commit = |durability| {
+            let mut batch = space.batch();
+            batch.put(&keys, b"key", b"value".to_vec());
+            batch.submit_with(durability).unwrap().wait().unwrap();
+        };
+        let is_noted = |end| {
+            let bytes = read(&io, &paths).unwrap();
+            newest(bytes.as_deref(), store.core().store, &paths).unwrap().note.unwrap().synced >= end
+        };
+        commit(Durability::Disk);
+        let end = store.core().log().unwrap().queue.active_end().1;
+        // More often than the writer's thread looks, for far longer than a note may take.
+        let noted = (0..200).any(|_| {
+            commit(Durability::Process);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            is_noted(end)
+        });
+        assert!(noted);
     }
 }

@@ -6,9 +6,9 @@
 //! first failure ends writing for good: recovery then decides what the disk holds.
 //!
 //! A batch says how far the log was synced before it. So that the last batches are protected, too, the writer
-//! notes the end of the log in `SYNCED`: when nothing was written for `IDLE_NS`, or a second after the
-//! first commit that no note covers, or before it answers a commit that asked for that. The thread looks once
-//! in `IDLE_NS`, so the first may take twice as long.
+//! notes the end of the log in `SYNCED`: when nothing was written for `IDLE_NS`, or `NOTE_DUE_NS` after the
+//! first synced commit that no note covers, or before it answers a commit that asked for that. The thread looks
+//! once in `IDLE_NS`, so the first may take twice as long, and the second may take `IDLE_NS` longer.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -28,7 +28,7 @@ use crate::log::paths::StorePaths;
 use crate::log::queue::{Durability, QueuedBatch, WriteQueue, WriterJob};
 use crate::log::segments::{Segment, Segments, lock};
 use crate::log::sequence::JobSequence;
-use crate::log::synced::SyncedFile;
+use crate::log::synced::{NOTE_DUE_NS, NoteSchedule, SyncedFile};
 use crate::log::ticket::WriteFailure;
 use crate::sync::atomic::Ordering;
 
@@ -44,8 +44,7 @@ const PAGE_BYTES: u64 = 4 << 10;
 /// How long nothing is written before the log's end is noted, in nanoseconds. At most twice this time passes, which
 /// must be less than a second.
 const IDLE_NS: u64 = 400_000_000;
-/// How long after a synced commit its note is due, even if others follow, in nanoseconds.
-const NOTE_DUE_NS: u64 = 1_000_000_000;
+const _: () = assert!(IDLE_NS * 2 < 1_000_000_000 && IDLE_NS + NOTE_DUE_NS < 1_000_000_000);
 
 /// The layer above the log that follows it: the index.
 pub trait LogSink: Send + Sync + std::fmt::Debug {
@@ -101,12 +100,7 @@ pub struct LogWriter {
     /// Position known to be durable.
     pub synced: u64,
     pub notes: SyncedFile,
-    /// Position known to be durable that is on disk outside of the log: in `SYNCED` or the manifest.
-    pub noted: u64,
-    /// When the first commit was synced that no note covers, by the monotonic clock.
-    pub unnoted_since_ns: Option<u64>,
-    /// When the log was last synced, by the monotonic clock.
-    pub synced_ns: u64,
+    pub note_schedule: NoteSchedule,
     /// Position up to which bytes are on their way to disk, if it is beyond `synced`.
     pub started: u64,
     /// Position up to which zeros are written.
@@ -144,8 +138,8 @@ impl LogWriter {
         loop {
             let unwinding = PoisonOnUnwind(&queue);
             let mut held = lock(&writer);
-            if woken == Wakeup::TimedOut && held.end_position() == idle_since {
-                held.note_or_poison();
+            if woken == Wakeup::TimedOut {
+                held.note_if_idle_or_due(idle_since);
             }
             let closed = held.handle_all();
             std::mem::forget(unwinding);
@@ -276,7 +270,7 @@ impl LogWriter {
 
     /// Whether the log's end is not noted outside of the log.
     pub fn is_unnoted(&self) -> bool {
-        self.noted < self.tail && !self.queue.is_poisoned()
+        !self.note_schedule.covers(self.tail) && !self.queue.is_poisoned()
     }
 
     fn end_position(&self) -> (SegmentId, u64) {
@@ -316,7 +310,7 @@ impl LogWriter {
         }
         // The callers have their answers: what follows delays only later batches.
         self.start_writing();
-        if self.unnoted_since_ns.is_some_and(|since| self.synced_ns.saturating_sub(since) >= NOTE_DUE_NS) {
+        if self.is_note_due() {
             self.note_or_poison();
         }
     }
@@ -333,8 +327,8 @@ impl LogWriter {
         let wanted = batches.iter().map(|queued| queued.durability).max().unwrap_or_default();
         if wanted >= Durability::Disk {
             self.zero_ahead()?;
-            self.sync()?;
-            self.unnoted_since_ns.get_or_insert(self.synced_ns);
+            let synced_ns = self.sync()?;
+            self.note_schedule.add_synced_commit(synced_ns);
         }
         if wanted == Durability::Confirmed {
             self.note_end()?;
@@ -343,13 +337,25 @@ impl LogWriter {
         self.sink.publish(batches)
     }
 
-    fn sync(&mut self) -> Result<()> {
+    /// Syncs the log up to its end. Returns when that was done, by the monotonic clock.
+    fn sync(&mut self) -> Result<u64> {
         let began = self.io.monotonic_ns();
         self.active.file.sync()?;
-        self.synced_ns = self.io.monotonic_ns();
-        self.queue.counters.count_sync(self.synced_ns.saturating_sub(began));
+        let ended = self.io.monotonic_ns();
+        self.queue.counters.count_sync(ended.saturating_sub(began));
         self.synced = self.tail;
-        Ok(())
+        Ok(ended)
+    }
+
+    fn is_note_due(&self) -> bool {
+        self.note_schedule.is_due(|| self.io.monotonic_ns())
+    }
+
+    /// Notes the log's end if it still is `idle_since`, or if a synced commit has waited long enough for its note.
+    fn note_if_idle_or_due(&mut self, idle_since: (SegmentId, u64)) {
+        if self.end_position() == idle_since || self.is_note_due() {
+            self.note_or_poison();
+        }
     }
 
     /// Notes that the log is durable up to its end. Syncs it first if only commits with
@@ -359,8 +365,7 @@ impl LogWriter {
             self.sync()?;
         }
         self.notes.note(&*self.io, (self.active.id, self.synced), &self.state)?;
-        self.noted = self.synced;
-        self.unnoted_since_ns = None;
+        self.note_schedule = NoteSchedule::new(self.synced);
         Ok(())
     }
 
@@ -485,8 +490,7 @@ impl LogWriter {
         self.tail = SEGMENT_HEADER_BYTES;
         self.synced = SEGMENT_HEADER_BYTES;
         self.started = SEGMENT_HEADER_BYTES;
-        self.noted = SEGMENT_HEADER_BYTES;
-        self.unnoted_since_ns = None;
+        self.note_schedule = NoteSchedule::new(SEGMENT_HEADER_BYTES);
         self.zeroed = SEGMENT_HEADER_BYTES;
         Ok(())
     }

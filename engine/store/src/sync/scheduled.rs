@@ -31,6 +31,11 @@ impl<T> OnceLock<T> {
         done
     }
 
+    pub fn take(&mut self) -> Option<T> {
+        self.is_set = AtomicBool::new(false);
+        self.value.take()
+    }
+
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         if let Some(value) = self.get() {
             return value;
@@ -41,7 +46,7 @@ impl<T> OnceLock<T> {
             let _ = self.value.set(made);
             self.is_set.store(true, Ordering::SeqCst);
         }
-        // Set above under the lock and never unset: the closure does not run.
+        // Set above under the lock, and unset only by an exclusive borrow: the closure does not run.
         self.value.get_or_init(|| unreachable!("the value was set"))
     }
 }

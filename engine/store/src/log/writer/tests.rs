@@ -11,7 +11,7 @@ use crate::log::batch::BatchBuf;
 use crate::log::manifest::{Manifest, ManifestState};
 use crate::log::queue::{SubmitTerms, WriteThread};
 use crate::log::record::{KvHead, RecordKind};
-use crate::log::synced::FoundNote;
+use crate::log::synced::{self, FoundNote};
 use crate::log::ticket::new_ticket;
 use crate::sync::channel::bounded;
 use crate::testing::{NoSchema, no_schema};
@@ -77,9 +77,7 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, LogWriter) {
         tail: SEGMENT_HEADER_BYTES,
         synced: SEGMENT_HEADER_BYTES,
         notes,
-        noted: SEGMENT_HEADER_BYTES,
-        unnoted_since_ns: None,
-        synced_ns: 0,
+        note_schedule: NoteSchedule::new(SEGMENT_HEADER_BYTES),
         started: SEGMENT_HEADER_BYTES,
         zeroed: SEGMENT_HEADER_BYTES,
         zero_ahead_bytes,
@@ -246,4 +244,60 @@ fn batch_left_to_a_caller_who_goes_away_is_written() {
         queue.close();
     });
     ended.recv().unwrap().unwrap();
+}
+
+/// A commit of this durability. Returns the position up to which the log is noted after it.
+fn noted_after_commit(sim: &SimIo, writer: &mut LogWriter, durability: Durability) -> u64 {
+    let queue = writer.queue.clone();
+    let ticket = queue.submit(batch(5), &[], None, SubmitTerms { durability, ..terms() }).unwrap().1;
+    writer.handle_arrived();
+    ticket.wait().unwrap();
+    noted(sim, writer)
+}
+
+/// The position in the newest note.
+fn noted(sim: &SimIo, writer: &LogWriter) -> u64 {
+    let bytes = sim.read(&writer.paths.synced());
+    synced::newest(bytes.as_deref(), writer.store, &writer.paths).unwrap().note.unwrap().synced
+}
+
+/// Regression: only a later sync made a note due. Commits with `Process` do not sync. While they went on, the `Disk`
+/// commit before them was never noted.
+#[test]
+fn note_is_due_while_process_commits_follow() {
+    let (sim, mut writer) = writer(0);
+    assert_eq!(noted_after_commit(&sim, &mut writer, Durability::Disk), 96);
+    for _ in 0..4 {
+        sim.advance_ns(100_000_000);
+        assert_eq!(noted_after_commit(&sim, &mut writer, Durability::Process), 96, "it is not due");
+    }
+    sim.advance_ns(100_000_000);
+    assert_eq!(noted_after_commit(&sim, &mut writer, Durability::Process), writer.tail);
+    let end = writer.tail;
+    sim.advance_ns(2_000_000_000);
+    assert_eq!(noted_after_commit(&sim, &mut writer, Durability::Process), end, "nothing synced is unnoted");
+}
+
+/// Regression: `Process` commits that ended before the note was due left it to the thread. The thread noted the log's
+/// end only once the log had been idle, up to 0.8 s after the last of them.
+#[test]
+fn thread_notes_a_due_commit_before_the_log_is_idle() {
+    let (sim, mut writer) = writer(0);
+    noted_after_commit(&sim, &mut writer, Durability::Disk);
+    sim.advance_ns(400_000_000);
+    let idle_since = writer.end_position();
+    noted_after_commit(&sim, &mut writer, Durability::Process);
+    writer.note_if_idle_or_due(idle_since);
+    assert_eq!(noted(&sim, &writer), 96, "it is not due");
+    sim.advance_ns(100_000_000);
+    writer.note_if_idle_or_due(idle_since);
+    assert_eq!(noted(&sim, &writer), writer.tail);
+    // Without a synced commit, only an idle log is noted.
+    let idle_since = writer.end_position();
+    sim.advance_ns(2_000_000_000);
+    noted_after_commit(&sim, &mut writer, Durability::Process);
+    writer.note_if_idle_or_due(idle_since);
+    assert!(noted(&sim, &writer) < writer.tail);
+    writer.note_if_idle_or_due(writer.end_position());
+    assert_eq!(noted(&sim, &writer), writer.tail);
 }
