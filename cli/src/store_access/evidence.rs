@@ -48,9 +48,9 @@ impl StoreAccess {
         })
     }
 
-    /// Compares the store's history with a checkpoint.
-    pub(crate) fn compare(&self, checkpoint: &Checkpoint) -> CliResult<Comparison> {
-        self.store.verify_against(checkpoint).map_err(engine_failure)
+    /// Compares the store's history with a checkpoint, and with older ones.
+    pub(crate) fn compare(&self, checkpoint: &Checkpoint, older: &[Checkpoint]) -> CliResult<Comparison> {
+        self.store.verify_against_all(checkpoint, older).map_err(engine_failure)
     }
 
     /// The store's identity.

@@ -16,7 +16,7 @@ use crate::atomic_file::{self, FileAccess};
 use crate::failure::{CliResult, Failure, FailureCode, output_failure};
 use crate::input;
 use crate::output::{CliOutput, count, plural, printable, time};
-use crate::store_access;
+use crate::store_access::{self, StoreAccess};
 
 /// Most bytes of a checkpoint or key file: both are small.
 const SMALL_BYTES_MAX: usize = WITNESS_BYTES_MAX;
@@ -32,7 +32,11 @@ pub(super) fn run(global: &GlobalArgs, verb: &LedgerVerb, out: &mut CliOutput) -
 
 fn checkpoint(global: &GlobalArgs, args: &CheckpointArgs, out: &mut CliOutput) -> CliResult<()> {
     let key = args.sign.as_deref().map(private_key).transpose()?;
-    let checkpoint = super::open_to_read(global)?.checkpoint()?;
+    let door = super::open_to_read(global)?;
+    let checkpoint = door.checkpoint()?;
+    if let Some(folder) = &args.to {
+        check_newest_witness(&door, folder)?;
+    }
     let signature = signature(key.as_ref(), &checkpoint);
     let json = checkpoint.to_json(signature.as_ref()).map_err(internal_failure)?;
     annals_proof::CheckedCheckpoint::parse(json.as_bytes())?;
@@ -47,6 +51,20 @@ fn checkpoint(global: &GlobalArgs, args: &CheckpointArgs, out: &mut CliOutput) -
             .object(&json!({ "file": file, "leaves": leaves, "digest": checkpoint.digest().to_string() }));
     }
     out.line(format_args!("kept a checkpoint of {} leaves: {}", count(leaves), printable(&file)))
+}
+
+/// Checks that the store has the history of the newest checkpoint in a folder. A newer one would cover up what was done.
+fn check_newest_witness(door: &StoreAccess, folder: &Path) -> CliResult<()> {
+    let Some(newest) = Witnesses::read(folder, None)?.of_store(door.id()).newest else { return Ok(()) };
+    if door.compare(&newest.checkpoint, &[])?.differences.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "the store does not have the history that {} covers, so nothing was added: a newer checkpoint would cover that \
+         up",
+        newest.path.display()
+    );
+    Err(Failure::damage(message, "`annals verify --against DIR` shows where they differ"))
 }
 
 fn prove(global: &GlobalArgs, args: &ProveArgs, out: &mut CliOutput) -> CliResult<()> {
@@ -175,15 +193,21 @@ fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     }
 }
 
-/// The newest checkpoint of a store among the witnesses of a folder.
-pub(super) struct NewestWitness {
+/// A checkpoint in a folder.
+pub(super) struct Witness {
     pub(super) path: PathBuf,
     pub(super) checkpoint: Checkpoint,
 }
 
+/// The witnesses of one store.
+pub(super) struct StoreWitnesses {
+    pub(super) newest: Option<Witness>,
+    pub(super) older: Vec<Witness>,
+}
+
 /// The readable witnesses of a folder, and a sentence for each file that is not readable.
 pub(super) struct Witnesses {
-    all: Vec<NewestWitness>,
+    all: Vec<Witness>,
     pub(super) malformed: Vec<String>,
 }
 
@@ -196,8 +220,13 @@ impl Witnesses {
         })?;
         let (mut all, mut malformed) = (Vec::new(), Vec::new());
         for path in files {
+            // Reading a FIFO would wait for a writer.
+            if !path.is_file() {
+                malformed.push(format!("{}: not a regular file", path.display()));
+                continue;
+            }
             match read_checkpoint(&path, key) {
-                Ok((_, checkpoint)) => all.push(NewestWitness { path, checkpoint }),
+                Ok((_, checkpoint)) => all.push(Witness { path, checkpoint }),
                 Err(Failure::Message { message, .. }) => malformed.push(message),
                 Err(other) => return Err(other),
             }
@@ -205,17 +234,31 @@ impl Witnesses {
         Ok(Self { all, malformed })
     }
 
-    /// The newest checkpoint of this store. If there are only checkpoints of other stores, the newest of those:
-    /// the store may have been exchanged.
-    pub(super) fn newest_of(self, store: StoreId, folder: &Path) -> CliResult<NewestWitness> {
-        let newest = self.all.into_iter().max_by_key(|witness| {
-            let checkpoint = &witness.checkpoint;
-            (checkpoint.store == store, checkpoint.leaves, checkpoint.time_ns)
-        });
-        newest.ok_or_else(|| {
+    /// The checkpoints of this store.
+    pub(super) fn of_store(self, store: StoreId) -> StoreWitnesses {
+        let mut older: Vec<_> =
+            self.all.into_iter().filter(|witness| witness.checkpoint.store == store).collect();
+        older.sort_by_key(|witness| (witness.checkpoint.leaves, witness.checkpoint.time_ns));
+        let newest = older.pop();
+        StoreWitnesses { newest, older }
+    }
+
+    /// As [`Witnesses::of_store`]. If there are only checkpoints of other stores, the newest of those: the store may
+    /// have been exchanged.
+    ///
+    /// # Errors
+    /// If there is no checkpoint.
+    pub(super) fn to_compare(self, store: StoreId, folder: &Path) -> CliResult<(Witness, Vec<Witness>)> {
+        let named = self.all.iter().any(|witness| witness.checkpoint.store == store);
+        let age = |witness: &&Witness| (witness.checkpoint.leaves, witness.checkpoint.time_ns);
+        let other = self.all.iter().max_by_key(age).map(|witness| witness.checkpoint.store);
+        let chosen = if named { store } else { other.unwrap_or(store) };
+        let StoreWitnesses { newest, older } = self.of_store(chosen);
+        let newest = newest.ok_or_else(|| {
             let message = format!("{} holds no readable checkpoint", folder.display());
             Failure::missing(message, "make one with `annals ledger checkpoint --to DIR`")
-        })
+        })?;
+        Ok((newest, older))
     }
 }
 

@@ -155,11 +155,17 @@ fn print_diagnosis(root: &Path, found: &Diagnosis, out: &mut CliOutput) -> CliRe
         out.line(format_args!("  next:  {}", one.next))?;
     }
     match found.findings.len() as u64 {
-        0 => out.marked_line(
-            true,
-            "healthy",
-            ": every file is what was written (`annals verify` also checks every body)",
-        ),
+        0 => {
+            let is_as_written =
+                found.rebuild.is_empty() && found.tail.torn.is_none() && found.leftovers.is_empty();
+            let what = match is_as_written {
+                true => ": every file is what was written (`annals verify` also checks every body)",
+                false => {
+                    ": no acknowledged record is known to be lost; the next opening for writing mends what is listed above"
+                }
+            };
+            out.marked_line(true, "healthy", what)
+        }
         places => out.marked_line(false, "damage", format_args!(" in {} places", count(places))),
     }
 }

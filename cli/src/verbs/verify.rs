@@ -28,7 +28,7 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
     };
     let checked = super::open_to_read(global).and_then(|door| {
         let compared = match kept.map(|kept| kept.of_store(door.id())).transpose()? {
-            Some((file, kept)) => Some((file, door.compare(&kept)?)),
+            Some(Kept { files, newest, older }) => Some((files, door.compare(&newest, &older)?)),
             None => None,
         };
         Ok((door.verify(scope)?, compared))
@@ -55,21 +55,27 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
             "notes": found.notes,
         });
         if args.against.is_some() {
-            report["against"] = compared.as_ref().map_or(Value::Null, |(file, compared)| {
-                comparison_json(file.as_deref(), compared, &malformed)
-            });
+            report["against"] = compared
+                .as_ref()
+                .map_or(Value::Null, |(files, compared)| comparison_json(files, compared, &malformed));
         }
         out.object(&report)?;
     } else {
         for witness in &malformed {
             out.marked_line(false, "malformed", format_args!(": {}", printable(witness)))?;
         }
-        if let Some((file, compared)) = &compared {
-            if let Some(file) = file {
-                let file = file.display().to_string();
-                out.line(format_args!("compared with the newest checkpoint: {}", printable(&file)))?;
+        if let Some((files, compared)) = &compared {
+            if let Some(newest) = files.last() {
+                let newest = newest.display().to_string();
+                let older = match files.len() as u64 - 1 {
+                    0 => String::new(),
+                    some => format!(", and {}", plural(some, "older one")),
+                };
+                out.line(format_args!("compared with the newest checkpoint: {}{older}", printable(&newest)))?;
             }
-            compared.differences.iter().try_for_each(|difference| print_difference(difference, out))?;
+            for difference in &compared.differences {
+                print_difference(difference, files, out)?;
+            }
             if compared.differences.is_empty() {
                 let leaves = count(compared.leaves);
                 let but = match compared.erased {
@@ -143,21 +149,47 @@ impl KeptCheckpoint {
         }
     }
 
-    /// The checkpoint, and its file if it was chosen from a folder.
-    fn of_store(self, store: StoreId) -> CliResult<(Option<PathBuf>, Checkpoint)> {
+    fn of_store(self, store: StoreId) -> CliResult<Kept> {
         match self {
-            Self::File(checkpoint) => Ok((None, *checkpoint)),
+            Self::File(checkpoint) => Ok(Kept { files: Vec::new(), newest: *checkpoint, older: Vec::new() }),
             Self::Folder(folder, witnesses) => {
-                let newest = witnesses.newest_of(store, &folder)?;
-                Ok((Some(newest.path), newest.checkpoint))
+                let (newest, older) = witnesses.to_compare(store, &folder)?;
+                let (mut files, older): (Vec<_>, Vec<_>) =
+                    older.into_iter().map(|witness| (witness.path, witness.checkpoint)).unzip();
+                files.push(newest.path);
+                Ok(Kept { files, newest: newest.checkpoint, older })
             }
         }
     }
 }
 
-/// Prints a difference from a checkpoint.
-fn print_difference(difference: &CheckpointDifference, out: &mut CliOutput) -> CliResult<()> {
+/// The checkpoints of one store to compare with.
+struct Kept {
+    /// The files of the older ones and of the newest, if they are from a folder.
+    files: Vec<PathBuf>,
+    newest: Checkpoint,
+    older: Vec<Checkpoint>,
+}
+
+/// Prints a difference from a checkpoint. `files` has the older checkpoints.
+fn print_difference(
+    difference: &CheckpointDifference,
+    files: &[PathBuf],
+    out: &mut CliOutput,
+) -> CliResult<()> {
     match difference {
+        CheckpointDifference::OlderCheckpoint { index } => {
+            let file = files.get(*index).map(|file| file.display().to_string()).unwrap_or_default();
+            out.marked_line(
+                false,
+                "older checkpoint",
+                format_args!(
+                    ": the store does not have the history that {} covers; the newest one was made after that \
+                     was changed",
+                    printable(&file)
+                ),
+            )
+        }
         CheckpointDifference::AnotherStore { found } => out.marked_line(
             false,
             "another store",
@@ -220,7 +252,7 @@ fn part_text(part: &HistoryPart) -> String {
 }
 
 /// The comparison with a checkpoint, as JSON.
-fn comparison_json(file: Option<&Path>, compared: &Comparison, malformed: &[String]) -> Value {
+fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String]) -> Value {
     let part = |what: &str, part: &HistoryPart| {
         json!({
             "what": what,
@@ -248,12 +280,16 @@ fn comparison_json(file: Option<&Path>, compared: &Comparison, malformed: &[Stri
             let missing: Vec<[u64; 2]> = missing.iter().map(|runs| [runs.start, runs.end - 1]).collect();
             json!({ "what": "runs_missing", "expected": expected, "found": found, "missing": missing })
         }
+        CheckpointDifference::OlderCheckpoint { index } => {
+            json!({ "what": "older_checkpoint", "file": files.get(*index).map(|file| file.display().to_string()) })
+        }
         other => json!({ "what": "different", "why": format!("{other:?}") }),
     });
     let differences: Vec<Value> = differences.collect();
     let Comparison { leaves, read, erased, erased_since, notes, .. } = compared;
     json!({
-        "file": file.map(|file| file.display().to_string()),
+        "file": files.last().map(|file| file.display().to_string()),
+        "older": files.len().saturating_sub(1),
         "malformed": malformed,
         "leaves": leaves,
         "read": read,

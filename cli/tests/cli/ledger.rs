@@ -167,7 +167,9 @@ fn newest_witness_of_the_store_is_compared() {
     let newest = said["file"].as_str().unwrap().to_owned();
     let told = bench.run("verify --against kept").text();
     assert!(
-        told.starts_with(&format!("compared with the newest checkpoint: {newest}\nunchanged: all ")),
+        told.starts_with(&format!(
+            "compared with the newest checkpoint: {newest}, and 1 older one\nunchanged: all "
+        )),
         "{told}"
     );
     // A checkpoint that the key did not sign is named, and so is a file that is none.
@@ -193,6 +195,71 @@ fn newest_witness_of_the_store_is_compared() {
     let done = bench.run("verify --against kept");
     let told = String::from_utf8(done.stdout).unwrap();
     assert!(done.code == 3 && told.contains("\nanother store: "), "{told}");
+}
+
+/// Regression: only the newest checkpoint of a folder was compared, and `ledger checkpoint --to` added one to a store that
+/// had been put back to an older state. From then on nothing showed that.
+#[test]
+fn checkpoint_of_a_store_that_was_put_back_covers_nothing_up() {
+    let bench = bench();
+    std::fs::create_dir(bench.path("kept")).unwrap();
+    let copy = |from: &str, to: &str| {
+        let copied =
+            std::process::Command::new("cp").arg("-a").args([bench.path(from), bench.path(to)]).status();
+        assert!(copied.unwrap().success());
+    };
+    copy(".annals", "old");
+    bench.run("put key secret").ok();
+    let said = &bench.run("ledger checkpoint --to kept --json").json()[0];
+    let first = said["file"].as_str().unwrap().to_owned();
+    std::fs::rename(bench.path(".annals"), bench.path("true")).unwrap();
+    copy("old", ".annals");
+    for number in 0..3 {
+        bench.run(&format!("put other-{number} value")).ok();
+    }
+    let refused = bench.run("ledger checkpoint --to kept").failed(3);
+    assert!(refused.contains("nothing was added") && refused.contains(&first), "{refused}");
+    // An older annals, or somebody else, adds it all the same.
+    std::fs::create_dir(bench.path("made")).unwrap();
+    bench.run("ledger checkpoint --to made").ok();
+    let made = std::fs::read_dir(bench.path("made")).unwrap().next().unwrap().unwrap();
+    std::fs::copy(made.path(), bench.path("kept").join(made.file_name())).unwrap();
+    let done = bench.run("verify --against kept");
+    let told = String::from_utf8(done.stdout).unwrap();
+    assert!(
+        done.code == 3
+            && told
+                .contains(&format!("\nolder checkpoint: the store does not have the history that {first} ")),
+        "{told}"
+    );
+    let done = bench.run("verify --against kept --json");
+    let said: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(said["against"]["differences"][0]["what"], "older_checkpoint", "{said}");
+    assert_eq!(said["against"]["differences"][0]["file"], first, "{said}");
+    // The true store has the history of the first, and not that of the forged one.
+    std::fs::rename(bench.path(".annals"), bench.path("false")).unwrap();
+    std::fs::rename(bench.path("true"), bench.path(".annals")).unwrap();
+    assert_eq!(bench.run("verify --against kept").code, 3);
+    std::fs::remove_file(bench.path("kept").join(made.file_name())).unwrap();
+    bench.run("forget loan-42 --why test").ok();
+    bench.run("compact --now").ok();
+    bench.run("ledger checkpoint --to kept").ok();
+    let told = bench.run("verify --against kept").text();
+    assert!(told.contains(", and 1 older one\nunchanged: all "), "{told}");
+}
+
+/// Regression: `verify --against DIR` waited for ever at a FIFO with the name of a checkpoint.
+#[cfg(target_os = "linux")]
+#[test]
+fn file_that_is_no_regular_one_is_a_malformed_witness() {
+    let bench = bench();
+    std::fs::create_dir(bench.path("kept")).unwrap();
+    bench.run("ledger checkpoint --to kept").ok();
+    let made = std::process::Command::new("mkfifo").arg(bench.path("kept/checkpoint-x.json")).status();
+    assert!(made.unwrap().success());
+    let done = bench.run("verify --against kept");
+    let told = String::from_utf8(done.stdout).unwrap();
+    assert!(done.code == 3 && told.contains("checkpoint-x.json: not a regular file"), "{told}");
 }
 
 /// Checkpoints of version 1 count nothing, so a forged statement of an erasure was called unchanged without a word.

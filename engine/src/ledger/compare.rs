@@ -76,6 +76,13 @@ pub enum CheckpointDifference {
         /// Run numbers without a record. Those that were never used are among them.
         missing: Vec<Range<u64>>,
     },
+    /// An older checkpoint than the compared one is not of this history, or counts more or other records than this
+    /// history explains. So the compared one was made after the store was rolled back, rewritten or emptied.
+    /// [`Store::verify_against`] with the older one shows the difference.
+    OlderCheckpoint {
+        /// Its place among the older checkpoints that were given.
+        index: usize,
+    },
     /// The log cannot be read beyond some point, so the rest of it could not be compared.
     Unreadable {
         /// Where reading failed, and why.
@@ -108,6 +115,18 @@ impl Store {
     /// # Errors
     /// `Invalid` if the checkpoint's marks do not add up; `Unavailable`. Differences are not errors.
     pub fn verify_against(&self, checkpoint: &Checkpoint) -> Result<Comparison> {
+        self.verify_against_all(checkpoint, &[])
+    }
+
+    /// As [`Store::verify_against`], and also checks that older checkpoints of this store are of the same history. If
+    /// only the newest one were compared, making one would hide whatever was done to the store before.
+    ///
+    /// Reads the log no more often than with one checkpoint. The end of an older checkpoint cannot be compared where it
+    /// was erased together with younger leaves; then that one is left out. So are those of other stores.
+    ///
+    /// # Errors
+    /// As [`Store::verify_against`].
+    pub fn verify_against_all(&self, checkpoint: &Checkpoint, older: &[Checkpoint]) -> Result<Comparison> {
         checkpoint.check()?;
         let mut differences = Vec::new();
         if checkpoint.store != self.id() {
@@ -115,14 +134,17 @@ impl Store {
             return Ok(Comparison { leaves: checkpoint.leaves, differences, ..Comparison::default() });
         }
         let mut held = MarkChecker::new(checkpoint);
+        let mut older = OlderCheckpoints::new(self.id(), older);
         let mut last = (0, Seqno(0));
         let core = self.core();
         let walked = find(&*core.io, &core.paths, false, false, core.options.read_mode).and_then(|found| {
             let mut walked = walk(&*core.schema, &found, checkpoint.leaves, &mut |leaf| {
+                older.reach(leaf.before, leaf.living_before);
                 held.leaf(leaf);
                 last = (leaf.end().min(checkpoint.leaves), leaf.last);
                 Ok(())
             })?;
+            older.reach(&walked.tree, walked.census.living);
             let report = walked.census.finish(&*core.schema, &found)?;
             Ok((walked.census, report))
         });
@@ -130,10 +152,11 @@ impl Store {
         let (mut erased_since, mut notes) = (None, Vec::new());
         if let Ok((census, report)) = &walked {
             notes = report.notes();
+            differences.extend(older.finish(census));
             differences
                 .extend(report.problems().into_iter().map(|what| CheckpointDifference::Erased { what }));
             if let Some(counts) = checkpoint.counts.filter(|_| last.0 == checkpoint.leaves) {
-                differences.extend(compare_counts(&counts, checkpoint.seqno, census));
+                differences.extend(compare_counts(&counts, census.living, checkpoint.seqno, census));
                 erased_since = Some(counts.living.saturating_sub(census.living));
             }
         }
@@ -154,10 +177,16 @@ impl Store {
     }
 }
 
-/// What the counts of a checkpoint, which ends with record `seqno`, show about the same leaves now.
-fn compare_counts(counts: &RecordCounts, seqno: Seqno, census: &LogCensus) -> Vec<CheckpointDifference> {
+/// What the counts of a checkpoint, which ends with record `seqno`, show about the same leaves now, of which `living`
+/// records exist.
+fn compare_counts(
+    counts: &RecordCounts,
+    living: u64,
+    seqno: Seqno,
+    census: &LogCensus,
+) -> Vec<CheckpointDifference> {
     let mut all = Vec::new();
-    let (expected, found, stated) = (counts.living, census.living, census.stated_after(seqno));
+    let (expected, found, stated) = (counts.living, living, census.stated_after(seqno));
     if found > expected {
         all.push(CheckpointDifference::More { expected, found });
     } else if expected - found > stated {
@@ -169,6 +198,51 @@ fn compare_counts(counts: &RecordCounts, seqno: Seqno, census: &LogCensus) -> Ve
         all.push(CheckpointDifference::RunsMissing { expected, found, missing: census.missing_runs(next) });
     }
     all
+}
+
+/// Compares older checkpoints with the tree while it grows.
+struct OlderCheckpoints<'a> {
+    /// With their places, by leaves, the last one first.
+    left: Vec<(usize, &'a Checkpoint)>,
+    /// Those that are of this history, and the records of their leaves that exist.
+    held: Vec<(usize, &'a Checkpoint, u64)>,
+    contradicted: Vec<usize>,
+}
+
+impl<'a> OlderCheckpoints<'a> {
+    fn new(store: StoreId, all: &'a [Checkpoint]) -> Self {
+        let of_store = all.iter().enumerate().filter(|(_, checkpoint)| checkpoint.store == store);
+        let mut left: Vec<_> = of_store.collect();
+        left.sort_by_key(|(_, checkpoint)| std::cmp::Reverse(checkpoint.leaves));
+        Self { left, held: Vec::new(), contradicted: Vec::new() }
+    }
+
+    /// Compares those that end with this tree; `living` records of it exist.
+    fn reach(&mut self, tree: &Frontier, living: u64) {
+        while let Some((index, checkpoint)) =
+            self.left.pop_if(|(_, checkpoint)| checkpoint.leaves <= tree.leaves)
+        {
+            match checkpoint.leaves == tree.leaves {
+                true if checkpoint.root.0 != tree.root() => self.contradicted.push(index),
+                true => self.held.push((index, checkpoint, living)),
+                // Its last leaves were erased together with younger ones.
+                false => {}
+            }
+        }
+    }
+
+    /// The differences, once the census knows what the whole log states.
+    fn finish(self, census: &LogCensus) -> impl Iterator<Item = CheckpointDifference> {
+        let miscounts = |(index, checkpoint, living): &(usize, &Checkpoint, u64)| {
+            let counts = checkpoint.counts?;
+            let differences = compare_counts(&counts, *living, checkpoint.seqno, census);
+            (!differences.is_empty()).then_some(*index)
+        };
+        let mut all = self.contradicted;
+        all.extend(self.held.iter().filter_map(miscounts));
+        all.sort_unstable();
+        all.into_iter().map(|index| CheckpointDifference::OlderCheckpoint { index })
+    }
 }
 
 /// Compares a checkpoint's marks with the store's leaves during the walk.

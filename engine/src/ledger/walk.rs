@@ -23,6 +23,8 @@ pub(super) struct Leaf<'a> {
     pub(super) segment: &'a Segment,
     /// The tree of the leaves before it.
     pub(super) before: &'a Frontier,
+    /// Logical records of the leaves before it that exist.
+    pub(super) living_before: u64,
 }
 
 impl Leaf<'_> {
@@ -76,11 +78,12 @@ pub(super) fn walk(
         (first, SEGMENT_HEADER_BYTES),
         LogState::empty(),
         &mut |batch, segment, state| {
+            let living_before = census.living;
             census.add(batch, segment, state)?;
             let Some(node) = batch.node.filter(|_| tree.leaves < upto) else { return Ok(()) };
             let damaged = |e| Error::damaged(&segment.path, batch.offset, e);
             let (index, last) = (tree.leaves, state.last_seqno());
-            each(&Leaf { index, node, last, batch, segment, before: &tree })?;
+            each(&Leaf { index, node, last, batch, segment, before: &tree, living_before })?;
             tree.push_node(node).map_err(damaged)
         },
     )?;

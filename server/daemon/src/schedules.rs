@@ -16,7 +16,7 @@ use super::config::{BackupSchedule, RetentionSchedule, WitnessSchedule};
 use super::session::Daemon;
 use super::sizes::{day_of, measure};
 use super::tenant::Tenant;
-use super::witness::write_witness;
+use super::witness::{contradicted_witness, write_witness};
 
 /// Pause between two parts of a sweep.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -135,11 +135,23 @@ fn retain_once(daemon: &Daemon, schedule: &RetentionSchedule) {
 
 /// Adds checkpoints to a folder, at the start and then on schedule, if the store has grown.
 pub(super) async fn keep_witnesses(daemon: Arc<Daemon>, schedule: WitnessSchedule) {
+    // What was done to the store while no daemon served it.
+    let mut is_checked = false;
     let mut kept = None;
     loop {
         let seqno = daemon.store.seqno();
         if kept != Some(seqno) {
             let made = tokio::task::block_in_place(|| {
+                if !is_checked {
+                    let found = contradicted_witness(&schedule.folder, &daemon.store);
+                    if let Some(file) = found.map_err(|error| error.to_string())? {
+                        return Err(format!(
+                            "the store does not have the history that {} covers",
+                            file.display()
+                        ));
+                    }
+                    is_checked = true;
+                }
                 let checkpoint = daemon.store.checkpoint().map_err(|error| error.to_string())?;
                 write_witness(&schedule.folder, &checkpoint, None).map_err(|error| error.to_string())
             });
@@ -148,10 +160,10 @@ pub(super) async fn keep_witnesses(daemon: Arc<Daemon>, schedule: WitnessSchedul
                     kept = Some(seqno);
                     tracing::info!(file = %file.display(), "kept a checkpoint");
                 }
-                Err(why) => tracing::warn!(
+                Err(why) => tracing::error!(
                     folder = %schedule.folder.display(),
                     why,
-                    "no checkpoint could be kept: later erasures may not be noticed"
+                    "no checkpoint was kept: later changes may not be noticed"
                 ),
             }
         }

@@ -5,6 +5,7 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use annals::Store;
 use annals::ledger::{Checkpoint, Signature};
 
 /// Names of witness files begin and end with these.
@@ -50,6 +51,32 @@ pub fn write_witness(
     Ok(path)
 }
 
+/// The newest witness of a folder whose history the store does not have; `None` if the store has it, or the folder has no
+/// witness of this store. A witness made now would cover up what was done to the store.
+///
+/// # Errors
+/// Those of the system and of the store.
+#[expect(clippy::disallowed_methods, reason = "a folder of the user's, which is no part of a store")]
+pub(crate) fn contradicted_witness(folder: &Path, store: &Store) -> annals::Result<Option<PathBuf>> {
+    let unreadable = |error: io::Error| {
+        annals::Error::new(annals::ErrorKind::Unavailable, format!("{}: {error}", folder.display()))
+    };
+    let mut newest: Option<(PathBuf, Checkpoint)> = None;
+    for path in list_witnesses(folder).map_err(unreadable)? {
+        // Reading a FIFO would wait for a writer.
+        let json = if path.is_file() { std::fs::read(&path).unwrap_or_default() } else { continue };
+        let Ok(checkpoint) = Checkpoint::from_json(&json) else { continue };
+        let age = |of: &Checkpoint| (of.leaves, of.time_ns);
+        if checkpoint.store == store.id()
+            && newest.as_ref().is_none_or(|(_, last)| age(last) <= age(&checkpoint))
+        {
+            newest = Some((path, checkpoint));
+        }
+    }
+    let Some((path, checkpoint)) = newest else { return Ok(None) };
+    Ok((!store.verify_against(&checkpoint)?.differences.is_empty()).then_some(path))
+}
+
 /// The names of the witnesses in a folder, in ascending order.
 ///
 /// # Errors
@@ -84,6 +111,12 @@ mod tests {
         let again = write_witness(folder.path(), &checkpoint, None).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&path).unwrap(), kept);
+        assert_eq!(contradicted_witness(folder.path(), &store).unwrap(), None);
+        let other =
+            Checkpoint { root: annals::ledger::NodeHash([7; 32]), time_ns: u64::MAX, ..checkpoint.clone() };
+        let forked = write_witness(folder.path(), &other, None).unwrap();
+        assert_eq!(contradicted_witness(folder.path(), &store).unwrap(), Some(forked.clone()));
+        std::fs::remove_file(forked).unwrap();
         let older = Checkpoint { leaves: 9, time_ns: 5, ..checkpoint.clone() };
         let newer = Checkpoint { leaves: 10, time_ns: 4, ..checkpoint };
         assert!(witness_name(&older) < witness_name(&newer));
