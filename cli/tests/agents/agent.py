@@ -131,6 +131,19 @@ def streams(words, bytes):
     print("x" * int(bytes))
 
 
+def gives_up(seconds="0.3"):
+    """Hangs up before the answer comes; an ordinary call; one that nobody waits for at the end."""
+    connection = http.client.HTTPConnection(BASE.hostname, BASE.port, timeout=float(seconds))
+    try:
+        print(ask("/chat/completions", chat("slow", wait_ms=1500), connection=connection).status)
+    except TimeoutError:
+        print("nobody answered")
+    connection.close()
+    print(told(ask("/chat/completions", chat("after"))), flush=True)
+    last = http.client.HTTPConnection(BASE.hostname, BASE.port)
+    last.request("POST", BASE.path + "/chat/completions", json.dumps(chat("last", wait_ms=1500)))
+
+
 def cuts_upload():
     """Hangs up in the middle of a long body; then an ordinary call."""
     connection = http.client.HTTPConnection(BASE.hostname, BASE.port, timeout=60)

@@ -114,6 +114,24 @@ fn client_hang_up_is_recorded_as_far_as_it_came() {
     }
 }
 
+/// Regression: a client that gave up before the answer came was recorded as answered, and its replay got the answer,
+/// with exit code 0. If the answer had not come before the program ended, the request could not be replayed at all.
+#[test]
+fn request_that_its_client_gave_up_is_replayed_without_an_answer() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    let recorded = bench.record(&upstream.url, "r", &["gives_up"]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    says(&recorded, &["recorded 3 requests", "2 without a whole answer"]);
+    assert!(String::from_utf8_lossy(&recorded.stdout).starts_with("nobody answered\n"), "{recorded:?}");
+    let replayed = bench.replay(&["r"], &[]);
+    assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
+    says(&replayed, &["exact 3 of 3", "unused 0"]);
+    // A program that waits longer than it did finds no answer, and that is said.
+    let replayed = bench.replay(&["r"], &["gives_up", "60"]);
+    assert_eq!(replayed.code, 3, "{replayed:?}");
+    says(&replayed, &["step 1 has no answer: at the recording the program hung up after 0."]);
+}
+
 /// A request whose client hung up while it sent the body was counted as seen, and no frame said that it had been there.
 #[test]
 fn request_cut_in_its_body_is_recorded() {
@@ -126,6 +144,8 @@ fn request_cut_in_its_body_is_recorded() {
         let frames = bench.run(&format!("replay {run} --json")).json();
         let cut = frames.iter().find(|frame| frame["metadata"]["http"]["broken"].is_string()).unwrap();
         assert_eq!((&cut["component"], &cut["input"]), (&"llm".into(), &"".into()), "{cut}");
+        let replayed = bench.replay(&[&run], &[]);
+        assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
     }
 }
 

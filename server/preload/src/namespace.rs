@@ -47,6 +47,9 @@ const CLONE_NEWUSER: usize = 0x1000_0000;
 const CLONE_NEWNET: usize = 0x4000_0000;
 const AF_INET: u16 = 2;
 const SOCK_STREAM_CLOEXEC: usize = 1 | 0o2_000_000;
+const AF_NETLINK: usize = 16;
+const SOCK_DGRAM_CLOEXEC: usize = 2 | 0o2_000_000;
+const NETLINK_SOCK_DIAG: usize = 4;
 const SIOCSIFFLAGS: usize = 0x8914;
 const IFF_UP_RUNNING: i16 = 0x41;
 const BACKLOG: usize = 4096;
@@ -90,6 +93,8 @@ pub struct NamespaceGate(UnixStream);
 pub struct EnteredNamespace {
     /// Listens on the proxy's address within the namespace.
     pub listener: TcpListener,
+    /// A socket that asks the kernel about the sockets of the namespace (sock_diag(7)); `None` if there is none.
+    pub socket_diag: Option<OwnedFd>,
     /// The kernel's reports; `None` if it gives none.
     pub reports: Option<AttemptReports>,
 }
@@ -127,10 +132,17 @@ impl NamespaceEntry {
         address[4..8].copy_from_slice(&[127, 0, 0, 1]);
         call(number::BIND, [socket.cast_unsigned(), address.as_ptr().addr(), address.len(), 0, 0, 0])?;
         call(number::LISTEN, [socket.cast_unsigned(), BACKLOG, 0, 0, 0, 0])?;
-        let reports = install_filter().unwrap_or(-1);
-        let mut files = [socket as i32, reports as i32];
-        let files = if reports < 0 { &mut files[..1] } else { &mut files[..] };
-        send_files(channel, files)?;
+        let diag = call(number::SOCKET, [AF_NETLINK, SOCK_DGRAM_CLOEXEC, NETLINK_SOCK_DIAG, 0, 0, 0]);
+        let reports = install_filter();
+        let (mut files, mut count, mut present) = ([socket as i32, -1, -1], 1, 0);
+        for (bit, file) in [(HAS_DIAG, diag), (HAS_REPORTS, reports)] {
+            if let Ok(file) = file {
+                files[count] = file as i32;
+                (count, present) = (count + 1, present | bit);
+            }
+        }
+        let files = &files[..count];
+        send_files(channel, files, present)?;
         for file in files {
             sys::close(*file as isize);
         }
@@ -211,28 +223,33 @@ struct SocketMessage {
     flags: i32,
 }
 
-/// `struct cmsghdr` with space for two files.
+/// Which files follow the listening socket, in this order: bits of the byte that is sent with them.
+const HAS_DIAG: u8 = 1;
+const HAS_REPORTS: u8 = 2;
+const FILES_MAX: usize = 3;
+
+/// `struct cmsghdr` with space for the files.
 #[repr(C, align(8))]
 struct ControlMessage {
     length: usize,
     level: i32,
     kind: i32,
-    files: [i32; 2],
+    files: [i32; FILES_MAX],
 }
 
 const CONTROL_HEAD_BYTES: usize = 16;
 
-fn send_files(channel: RawFd, files: &[i32]) -> io::Result<()> {
+fn send_files(channel: RawFd, files: &[i32], present: u8) -> io::Result<()> {
     let mut control = ControlMessage {
         length: CONTROL_HEAD_BYTES + size_of_val(files),
         level: SOL_SOCKET,
         kind: SCM_RIGHTS,
-        files: [0; 2],
+        files: [0; FILES_MAX],
     };
     for (to, file) in control.files.iter_mut().zip(files) {
         *to = *file;
     }
-    let mut byte = [files.len() as u8];
+    let mut byte = [present];
     let mut part = IoVector { base: byte.as_mut_ptr(), length: 1 };
     let message = message(&mut part, &mut control);
     call(sys::number::SENDMSG, [channel as usize, (&raw const message).addr(), 0, 0, 0, 0]).map(drop)
@@ -262,23 +279,26 @@ impl NamespaceGate {
         channel.read_exact(&mut process)?;
         map(u32::from_ne_bytes(process))?;
         channel.write_all(&[1])?;
-        let mut control = ControlMessage { length: 0, level: 0, kind: 0, files: [-1; 2] };
+        let mut control = ControlMessage { length: 0, level: 0, kind: 0, files: [-1; FILES_MAX] };
         let mut byte = [0];
         let mut part = IoVector { base: byte.as_mut_ptr(), length: 1 };
         let mut message = message(&mut part, &mut control);
         let at = (&raw mut message).addr();
         let read = call(number::RECVMSG, [channel.as_raw_fd() as usize, at, MSG_CMSG_CLOEXEC, 0, 0, 0])?;
         let count = control.length.saturating_sub(CONTROL_HEAD_BYTES) / size_of::<i32>();
-        if read != 1 || control.kind != SCM_RIGHTS || control.level != SOL_SOCKET || !(1..=2).contains(&count)
-        {
+        let [present] = byte;
+        let expected = 1 + (present & (HAS_DIAG | HAS_REPORTS)).count_ones() as usize;
+        if read != 1 || control.kind != SCM_RIGHTS || control.level != SOL_SOCKET || count != expected {
             return Err(io::Error::other("the program's process ended before it was in its namespace"));
         }
+        let mut files = control.files.into_iter();
         // SAFETY: the kernel has just created these files for this process, and nobody else owns them.
-        let (listener, reports) = unsafe {
-            let reports = (count == 2).then(|| AttemptReports(OwnedFd::from_raw_fd(control.files[1])));
-            (TcpListener::from_raw_fd(control.files[0]), reports)
-        };
-        Ok(EnteredNamespace { listener, reports })
+        let mut next = || files.next().map(|file| unsafe { OwnedFd::from_raw_fd(file) });
+        let missing = || io::Error::other("the program's process sent no listening socket");
+        let listener = TcpListener::from(next().ok_or_else(missing)?);
+        let socket_diag = if present & HAS_DIAG != 0 { next() } else { None };
+        let reports = if present & HAS_REPORTS != 0 { next().map(AttemptReports) } else { None };
+        Ok(EnteredNamespace { listener, socket_diag, reports })
     }
 }
 

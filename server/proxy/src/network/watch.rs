@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -121,14 +122,14 @@ impl NetworkWatch {
     }
 
     /// Starts the program: in a namespace of its own where it is to have one, with the proxy at its address there:
-    /// `also_at` is given what the proxy has to listen at.
+    /// `also_at` is given what the proxy has to listen at, and what tells about the sockets there.
     ///
     /// # Errors
     /// If the program cannot be started.
     pub(crate) fn spawn(
         &self,
         command: &mut Command,
-        also_at: impl FnOnce(TcpListener),
+        also_at: impl FnOnce(TcpListener, Option<OwnedFd>),
     ) -> std::io::Result<Child> {
         let mark = self.library.as_ref().map_or(Path::new("annals"), NetworkLibrary::directory);
         let table = self.samples.then(|| SocketTable::before_start(mark, self.proxy));
@@ -145,7 +146,7 @@ impl NetworkWatch {
                         "the kernel reports no attempts here: a static program is refused, and not named";
                     state.weaker = Some(why.to_owned());
                 }
-                also_at(entered.listener);
+                also_at(entered.listener, entered.socket_diag);
                 return Ok(child);
             }
             Err(ConfinementFailure::Started(child)) => {

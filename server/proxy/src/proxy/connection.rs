@@ -1,7 +1,7 @@
-//! Whether a client has read the bytes written to it.
+//! Whether a client has read the bytes written to it, and whether it has hung up.
 //!
 //! Overlapping answers are sent in their recorded order, which a client that finds two at once cannot see. So
-//! each waits until the client has read the one before ([`super::socket_queue`]); on systems that do not
+//! each waits until the client has read the one before ([`super::socket_diag`]); on systems that do not
 //! tell, a short pause is used instead.
 
 use std::io::IoSlice;
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
-use super::socket_queue::unread_bytes;
+use super::socket_diag::{ClientEnd, SocketDiag};
 
 /// How long a client may leave an answer unread before the next one is sent anyway.
 const UNREAD_MAX: Duration = Duration::from_millis(500);
@@ -25,6 +25,8 @@ const UNREAD_MAX: Duration = Duration::from_millis(500);
 const READ_SOON: Duration = Duration::from_micros(300);
 /// Time between two checks after that.
 const READ_POLL: Duration = Duration::from_millis(1);
+/// Time between two looks whether a client that waits for its answer has hung up.
+const HANG_UP_POLL: Duration = Duration::from_millis(20);
 /// The pause on systems that do not tell.
 const UNSEEN_PAUSE: Duration = Duration::from_millis(5);
 
@@ -33,6 +35,8 @@ const UNSEEN_PAUSE: Duration = Duration::from_millis(5);
 pub(crate) struct ConnectionProgress {
     client: SocketAddr,
     own: SocketAddr,
+    /// Tells about the sockets of the client's network namespace.
+    sockets: Arc<SocketDiag>,
     written: AtomicU64,
 }
 
@@ -46,9 +50,9 @@ impl ConnectionProgress {
         let began = Instant::now();
         while began.elapsed() < UNREAD_MAX {
             if self.written() >= bytes {
-                match unread_bytes(self.client, self.own) {
-                    Some(left) if left <= spare => return,
-                    Some(_) => {}
+                match self.client_end() {
+                    Some(ClientEnd::Open { unread }) if unread > spare => {}
+                    Some(_) => return,
                     None => return sleep(UNSEEN_PAUSE).await,
                 }
             }
@@ -56,6 +60,26 @@ impl ConnectionProgress {
                 yield_now().await;
             } else {
                 sleep(READ_POLL).await;
+            }
+        }
+    }
+
+    /// Whether the client has closed its end. A client that has only ended its own direction still waits. False on
+    /// systems that do not tell.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        self.client_end() == Some(ClientEnd::Closed)
+    }
+
+    fn client_end(&self) -> Option<ClientEnd> {
+        self.sockets.client_end(self.client, self.own)
+    }
+
+    /// Waits until the client has closed its end.
+    pub(crate) async fn hung_up(&self) {
+        loop {
+            sleep(HANG_UP_POLL).await;
+            if self.has_hung_up() {
+                return;
             }
         }
     }
@@ -70,9 +94,10 @@ pub(crate) struct CountedStream {
 
 impl CountedStream {
     /// `None` if the connection is already gone.
-    pub(crate) fn new(stream: TcpStream) -> Option<Self> {
+    pub(crate) fn new(stream: TcpStream, sockets: Arc<SocketDiag>) -> Option<Self> {
         let (client, own) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
-        Some(Self { stream, wire: Arc::new(ConnectionProgress { client, own, written: AtomicU64::new(0) }) })
+        let wire = ConnectionProgress { client, own, sockets, written: AtomicU64::new(0) };
+        Some(Self { stream, wire: Arc::new(wire) })
     }
 
     pub(crate) fn wire(&self) -> Arc<ConnectionProgress> {
@@ -142,16 +167,23 @@ mod tests {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (stream, _) = listener.accept().await.unwrap();
-            let mut counted = CountedStream::new(stream).unwrap();
+            let mut counted = CountedStream::new(stream, SocketDiag::of_this_process()).unwrap();
             let wire = counted.wire();
             tokio::io::AsyncWriteExt::write_all(&mut counted, b"four").await.unwrap();
             assert_eq!(wire.written(), 4);
-            if let Some(unread) = unread_bytes(wire.client, wire.own) {
-                assert_eq!(unread, 4);
-            }
+            let unread = || match wire.client_end() {
+                Some(ClientEnd::Open { unread }) => Some(unread),
+                _ => None,
+            };
+            assert!(matches!(unread(), Some(4) | None));
             client.read_exact(&mut [0; 4]).unwrap();
             wire.wait_until_read(4, 0).await;
-            assert!(matches!(unread_bytes(wire.client, wire.own), Some(0) | None));
+            assert!(matches!(unread(), Some(0) | None));
+            assert!(!wire.has_hung_up());
+            drop(client);
+            if unread().is_some() || cfg!(target_os = "linux") {
+                wire.hung_up().await;
+            }
         });
     }
 }

@@ -1,5 +1,7 @@
 //! How a replayed program deviated from its recording.
 
+use std::time::Duration;
+
 use annals::replay::matching::Divergence;
 
 /// A deviation: a request without a recorded answer, or an answer sent too early.
@@ -13,6 +15,13 @@ pub enum ReplayDivergence {
         step: u32,
         /// The steps that should have ended before it.
         before: Vec<u32>,
+    },
+    /// The program waited longer than at the recording for an answer that it did not get there.
+    Awaited {
+        /// The step.
+        step: u32,
+        /// How long the program waited at the recording.
+        recorded: Duration,
     },
     /// The recording could not be read.
     Unreadable(String),
@@ -28,6 +37,12 @@ impl std::fmt::Display for ReplayDivergence {
                 f,
                 "step {step} was answered before {before:?}, which had ended earlier when it was recorded: \
                  the program waits for one before it asks for the other"
+            ),
+            Self::Awaited { step, recorded } => write!(
+                f,
+                "step {step} has no answer: at the recording the program hung up after {:.1} s, and now it waits \
+                 longer",
+                recorded.as_secs_f64()
             ),
             Self::Unrecorded(why) => {
                 write!(f, "the replay cannot continue live: no run can be begun: {why}")

@@ -8,6 +8,7 @@
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -30,6 +31,7 @@ use tokio::task::JoinSet;
 use super::arrivals::{Arrival, Arrivals, UnreadConnection};
 use super::body_memory::{BodyMemory, BodyMemoryFull as NoRoom};
 use super::connection::{ConnectionProgress, CountedStream};
+use super::socket_diag::SocketDiag;
 use super::upload::IncomingUpload;
 use crate::body::BodyAssembler;
 use crate::error::ProxyError;
@@ -95,7 +97,7 @@ pub(crate) struct Proxy {
     secret: String,
     stop: watch::Sender<bool>,
     /// Accepts connections from listeners other than the proxy's own.
-    others: mpsc::Sender<std::net::TcpListener>,
+    others: mpsc::Sender<(std::net::TcpListener, Option<OwnedFd>)>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -133,9 +135,10 @@ impl Proxy {
     }
 
     /// Also accepts from this listener: the proxy's own address within the program's network namespace.
-    pub(crate) fn add_listener(&self, listener: std::net::TcpListener) {
+    /// `socket_diag` tells about the sockets there.
+    pub(crate) fn add_listener(&self, listener: std::net::TcpListener, socket_diag: Option<OwnedFd>) {
         // The receiver is gone once the proxy has stopped.
-        let _ = self.others.try_send(listener);
+        let _ = self.others.try_send((listener, socket_diag));
     }
 
     /// Accepts no more connections and ends the open ones.
@@ -147,33 +150,39 @@ impl Proxy {
 
 async fn listen(
     listener: TcpListener,
-    mut more: mpsc::Receiver<std::net::TcpListener>,
+    mut more: mpsc::Receiver<(std::net::TcpListener, Option<OwnedFd>)>,
     handler: Arc<dyn ExchangeHandler>,
     secret: Arc<str>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut connections = JoinSet::new();
-    let mut other: Option<TcpListener> = None;
+    let own_sockets = SocketDiag::of_this_process();
+    let mut other: Option<(TcpListener, Arc<SocketDiag>)> = None;
     let arrivals = Arrivals::new();
     loop {
         let accepted = tokio::select! {
             _ = stopped.changed() => break,
-            accepted = listener.accept() => Some(accepted),
-            accepted = accept(other.as_ref()), if other.is_some() => Some(accepted),
-            Some(listener) = more.recv() => {
-                other = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener)).ok();
+            accepted = listener.accept() => Some((accepted, own_sockets.clone())),
+            Some(accepted) = accept(other.as_ref()), if other.is_some() => Some(accepted),
+            Some((listener, socket_diag)) = more.recv() => {
+                let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
+                other = listener.ok().map(|listener| (listener, SocketDiag::of_namespace(socket_diag)));
                 None
             }
             _ = connections.join_next(), if !connections.is_empty() => None,
         };
         match accepted {
-            Some(Ok((stream, _))) => {
+            Some((Ok((stream, _)), sockets)) => {
                 let first = arrivals.accept();
-                connections.spawn(serve(stream, handler.clone(), secret.clone(), first, arrivals.clone()));
+                let _ = stream.set_nodelay(true);
+                if let Some(stream) = CountedStream::new(stream, sockets) {
+                    let (handler, secret) = (handler.clone(), secret.clone());
+                    connections.spawn(serve(stream, handler, secret, first, arrivals.clone()));
+                }
             }
             // Accepting may fail for a while, for example without free descriptors. The pause prevents a busy
             // loop.
-            Some(Err(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Some((Err(_), _)) => tokio::time::sleep(Duration::from_millis(20)).await,
             None => {}
         }
     }
@@ -181,22 +190,21 @@ async fn listen(
     connections.shutdown().await;
 }
 
-async fn accept(listener: Option<&TcpListener>) -> std::io::Result<(TcpStream, SocketAddr)> {
-    match listener {
-        Some(listener) => listener.accept().await,
-        None => std::future::pending().await,
-    }
+/// A connection, and what tells about the sockets of its namespace.
+type Accepted = (std::io::Result<(TcpStream, SocketAddr)>, Arc<SocketDiag>);
+
+async fn accept(other: Option<&(TcpListener, Arc<SocketDiag>)>) -> Option<Accepted> {
+    let (listener, sockets) = other?;
+    Some((listener.accept().await, sockets.clone()))
 }
 
 async fn serve(
-    stream: TcpStream,
+    stream: CountedStream,
     handler: Arc<dyn ExchangeHandler>,
     secret: Arc<str>,
     first: UnreadConnection,
     arrivals: Arc<Arrivals>,
 ) {
-    let _ = stream.set_nodelay(true);
-    let Some(stream) = CountedStream::new(stream) else { return };
     let wire = stream.wire();
     let first = Mutex::new(Some(first));
     let service = service_fn(move |request| {

@@ -1,8 +1,8 @@
 //! The loopback proxy.
 //!
 //! Layout:
-//! - Connections: `listen` (reads requests), `arrivals` (their order), `connection` (what a client has read), `socket_queue` (unread
-//!   bytes, from the kernel), `awake` (stays awake after an answer), `upload` (long request bodies),
+//! - Connections: `listen` (reads requests), `arrivals` (their order), `connection` (what a client has read, whether it hung up), `socket_diag` (its end,
+//!   from the kernel), `awake` (stays awake after an answer), `upload` (long request bodies),
 //!   `body_memory` (limits the memory of bodies).
 //! - Recording: `forward` (passes a request on), `record` and `exchange_recorder` (make frames), `backlog`
 //!   (writes while traffic goes on), `clearing` (removes named secrets), `cache` (answers of earlier runs).
@@ -29,7 +29,7 @@ mod multi_run;
 mod onward;
 mod record;
 mod replay;
-mod socket_queue;
+mod socket_diag;
 mod steered;
 mod upload;
 

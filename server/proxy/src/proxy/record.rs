@@ -20,7 +20,8 @@ use tokio::time::Instant;
 use super::backlog::{Backlog, BacklogPool};
 use super::body_memory::BodyMemory;
 use super::cache::AnswerCache;
-use super::exchange_recorder::{CACHED, ExchangeRecorder, RecordedAnswerBody};
+use super::connection::ConnectionProgress;
+use super::exchange_recorder::{CACHED, ExchangeRecorder, HUNG_UP, RecordedAnswerBody};
 use super::listen::{AnswerFuture, ExchangeHandler, Proxy, ProxyRequest, ResponseBody, refuse};
 use super::upload::{IncomingUpload, UploadBody, UploadError};
 use crate::destination::NewRun;
@@ -344,7 +345,7 @@ impl ProxyRecorderState {
         let (going, mut gone) = asked.upload.take().map(IncomingUpload::split).unzip();
         let asked = Arc::new(asked);
         let mut came = UnrecordedArrival::new(self, &asked);
-        let ask = self.call_upstream(&asked, going, sent.clone());
+        let ask = answer_unless_hung_up(asked.wire.clone(), self.call_upstream(&asked, going, sent.clone()));
         let mut ask = std::pin::pin!(ask);
         // The upload goes first; the recording has time until the answer.
         let early = match &mut gone {
@@ -383,7 +384,12 @@ impl ProxyRecorderState {
             }
         };
         // The answer to an incomplete request is worthless.
-        let answered = cut.map_or(answered, Err);
+        let answered = cut.map_or(answered, |cut| Some(Err(cut)));
+        let Some(answered) = answered else {
+            // Dropped, it is recorded as without an answer.
+            drop(taping);
+            return refuse(StatusCode::BAD_GATEWAY, HUNG_UP);
+        };
         let Some(taping) = taping else {
             // The program has its answer all the same.
             self.fail(&annals::Error::new(annals::ErrorKind::Unavailable, "the recorder has stopped"));
@@ -477,6 +483,26 @@ impl ProxyRecorderState {
         self.common.writing.send_modify(|left| *left += 1);
         PendingExchange(self.clone())
     }
+}
+
+/// A client that gives up sooner than this is not noticed before its answer.
+const GIVES_UP_AFTER: Duration = Duration::from_millis(5);
+
+/// The upstream's answer; `None` if the client has closed its connection before it came. hyper does not look: a client
+/// may end its own direction and still wait.
+async fn answer_unless_hung_up<T>(
+    wire: Option<Arc<ConnectionProgress>>,
+    answer: impl Future<Output = T>,
+) -> Option<T> {
+    let Some(wire) = wire else { return Some(answer.await) };
+    let began = Instant::now();
+    let answered = tokio::select! {
+        biased;
+        answered = answer => answered,
+        () = wire.hung_up() => return None,
+    };
+    let is_unheard = began.elapsed() > GIVES_UP_AFTER && wire.has_hung_up();
+    (!is_unheard).then_some(answered)
 }
 
 /// When a request arrived.

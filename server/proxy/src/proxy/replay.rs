@@ -3,7 +3,8 @@
 //!
 //! The last part of an answer waits for the answers that ended before it in the recording
 //! ([`super::answer_ends`]), so that a program sees its calls end in the recorded order. An answer that would
-//! wait for ever is sent after a while, and that counts as a divergence.
+//! wait for ever is sent after a while, and that counts as a divergence. A request whose client hung up before any
+//! answer gets none: it waits until its client hangs up again.
 
 mod in_process;
 
@@ -125,6 +126,8 @@ struct ProxyReplayerState {
     routes: HashSet<(String, String)>,
     /// Calls that overlapped no other call in the recording.
     without_overlap: HashSet<u32>,
+    /// Calls whose client hung up before any answer, and how long it had waited.
+    unanswered: HashMap<u32, Duration>,
     matching: Mutex<Matching>,
     /// Whether the recording has identical requests.
     has_repeats: bool,
@@ -173,7 +176,7 @@ impl ProxyReplayer {
         room: BodyMemory,
         mut held: MemoryReservation,
     ) -> annals::Result<Self> {
-        let (mut exchanges, mut places) = (HashMap::new(), HashSet::new());
+        let (mut exchanges, mut places, mut unanswered) = (HashMap::new(), HashSet::new(), HashMap::new());
         let (mut calls, mut inside) = (Vec::new(), HashSet::new());
         for seq in 1..=reader.info().frames {
             let frame = reader.frame_info(seq)?;
@@ -186,8 +189,12 @@ impl ProxyReplayer {
                 }
                 continue;
             };
-            if frame.incomplete || exchange.http.status.is_none() {
+            let has_hung_up = exchange.http.broken.as_deref() == Some(HUNG_UP);
+            if frame.incomplete || (exchange.http.status.is_none() && !has_hung_up) {
                 continue;
+            }
+            if exchange.http.status.is_none() {
+                unanswered.insert(seq, Duration::from_nanos(frame.duration_ns));
             }
             held.reserve(CALL_BYTES + READ_TIMES * frame.metadata.len()).map_err(|_| {
                 let why = "too many calls are replayed at once: end other replays first";
@@ -222,6 +229,7 @@ impl ProxyReplayer {
             exchanges,
             routes: places,
             without_overlap: alone,
+            unanswered,
             has_repeats: matching.has_repeats(),
             has_batches: matching.has_batches(),
             lines: IdenticalRequestQueues::default(),
@@ -498,6 +506,9 @@ impl ProxyReplayerState {
         let Some(exchange) = self.exchanges.get(&seq) else {
             return refuse(StatusCode::BAD_GATEWAY, "the recording lacks this exchange");
         };
+        if let Some(recorded) = self.unanswered.get(&seq) {
+            return self.leave_unanswered(seq, *recorded, wire).await;
+        }
         let mut output = Vec::new();
         let read = self.reader.output_reader(seq).and_then(|mut from| {
             let damaged = |e: std::io::Error| annals::Error::new(annals::ErrorKind::Damaged, e.to_string());
@@ -534,6 +545,29 @@ impl ProxyReplayerState {
         *response.headers_mut() = headers;
         self.awake_guard.get().inspect(|awake| awake.note_answer());
         response
+    }
+
+    /// Waits until the client hangs up, as it did at the recording. What it returns then reaches nobody.
+    async fn leave_unanswered(
+        &self,
+        seq: u32,
+        recorded: Duration,
+        wire: Option<Arc<ConnectionProgress>>,
+    ) -> Response<ResponseBody> {
+        // A client that goes away while this waits may drop it.
+        let released = ReleaseGuard { replayer: self, seq };
+        let hung_up = async {
+            match &wire {
+                Some(wire) => wire.hung_up().await,
+                None => std::future::pending().await,
+            }
+        };
+        let has_waited = timeout(recorded.saturating_add(PATIENCE), hung_up).await.is_err();
+        drop(released);
+        if has_waited {
+            self.note(ReplayDivergence::Awaited { step: seq, recorded });
+        }
+        refuse(StatusCode::GATEWAY_TIMEOUT, "at the recording the program hung up before the answer came")
     }
 
     fn note_released(&self, seq: u32) {
@@ -635,6 +669,18 @@ impl ProxyReplayerState {
                 return;
             }
         }
+    }
+}
+
+/// Releases an answer when it is dropped.
+struct ReleaseGuard<'a> {
+    replayer: &'a ProxyReplayerState,
+    seq: u32,
+}
+
+impl Drop for ReleaseGuard<'_> {
+    fn drop(&mut self) {
+        self.replayer.note_released(self.seq);
     }
 }
 

@@ -82,7 +82,7 @@ pub(super) async fn run_program<T: Send + 'static>(
         .map(|(_, value)| value.clone());
     let preloaded = preloaded.or_else(|| std::env::var("LD_PRELOAD").ok());
     program.environment.extend(network.environment(preloaded.as_deref()));
-    let also_at = |listener| proxy.add_listener(listener);
+    let also_at = |listener, socket_diag| proxy.add_listener(listener, socket_diag);
     let spawn = |command: &mut Command| network.spawn(command, also_at);
     let ended = program.run(spawn, supervision, proxy.secret(), keep).await.map_err(SessionError::Program)?;
     let seconds = ended.ran.as_secs_f64();
