@@ -379,11 +379,10 @@ impl Matching {
         }
     }
 
-    /// Time between this answer and the next one, in nanoseconds, if the call overlapped one with the same
-    /// request; else 0. A program can tell such answers apart only by their order.
+    /// Time between the end of this answer and that of the next one, in nanoseconds; 0 after the last one.
     #[must_use]
     pub fn gap_after(&self, seq: u32) -> u64 {
-        let Some(place) = self.index_of(seq).filter(|place| self.overlapped[*place]) else { return 0 };
+        let Some(place) = self.index_of(seq) else { return 0 };
         let next = self.release.next_after(seq).and_then(|next| self.index_of(next));
         next.map_or(0, |next| self.calls[next].ended_ns.saturating_sub(self.calls[place].ended_ns))
     }

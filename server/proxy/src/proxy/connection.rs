@@ -45,17 +45,35 @@ impl ConnectionProgress {
         self.written.load(Ordering::Relaxed)
     }
 
+    /// Waits until this many bytes were written in total.
+    pub(crate) async fn wait_until_written(&self, bytes: u64) {
+        self.wait_until(|| self.written() >= bytes).await;
+    }
+
     /// Waits until this many bytes were written in total, and all but `spare` of them read.
     pub(crate) async fn wait_until_read(&self, bytes: u64, spare: u64) {
-        let began = Instant::now();
-        while began.elapsed() < UNREAD_MAX {
-            if self.written() >= bytes {
-                match self.client_end() {
-                    Some(ClientEnd::Open { unread }) if unread > spare => {}
-                    Some(_) => return,
-                    None => return sleep(UNSEEN_PAUSE).await,
+        let mut is_seen = true;
+        self.wait_until(|| {
+            self.written() >= bytes
+                && match self.client_end() {
+                    Some(ClientEnd::Open { unread }) => unread <= spare,
+                    Some(ClientEnd::Closed) => true,
+                    None => {
+                        is_seen = false;
+                        true
+                    }
                 }
-            }
+        })
+        .await;
+        if !is_seen {
+            sleep(UNSEEN_PAUSE).await;
+        }
+    }
+
+    /// Waits until this holds, but not longer than [`UNREAD_MAX`].
+    async fn wait_until(&self, mut holds: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while began.elapsed() < UNREAD_MAX && !holds() {
             if began.elapsed() < READ_SOON {
                 yield_now().await;
             } else {

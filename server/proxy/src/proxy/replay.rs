@@ -51,8 +51,10 @@ use annals_policy::redact::Secrets;
 /// How long an answer waits for others while nothing moves.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Maximum time between two answers to identical requests.
-const GAP_MAX: Duration = Duration::from_millis(3);
+/// Time between two answers of several under way at once: what it was at the recording, within these limits. A client
+/// has read the first before the second is sent, but its threads may still take them up in another order.
+const GAP_MIN: Duration = Duration::from_millis(3);
+const GAP_MAX: Duration = Duration::from_millis(5);
 
 /// The line break after a chunk: a client may leave it unread until it wants more.
 const CHUNK_END_BYTES: u64 = 2;
@@ -537,6 +539,7 @@ impl ProxyReplayerState {
             whole_body_response(output)
         } else {
             let (sender, body) = Channel::new(1);
+            let wire = wire.map(|wire| (wire.written(), wire));
             tokio::spawn(self.clone().send(seq, output, began, sender, wire));
             body.boxed()
         };
@@ -575,14 +578,14 @@ impl ProxyReplayerState {
         self.moved.send_modify(|moved| *moved += 1);
     }
 
-    /// Sends the parts of an answer.
+    /// Sends the parts of an answer. `wire` is the connection, and what was written to it before this answer.
     async fn send(
         self: Arc<Self>,
         seq: u32,
         mut output: Bytes,
         began: Instant,
         mut sender: Sender<Bytes, super::listen::BoxError>,
-        wire: Option<Arc<ConnectionProgress>>,
+        wire: Option<(u64, Arc<ConnectionProgress>)>,
     ) {
         let Some(exchange) = self.exchanges.get(&seq) else { return };
         let parts = exchange.volatile.part_bytes.iter().zip(&exchange.volatile.part_ms);
@@ -601,12 +604,18 @@ impl ProxyReplayerState {
             if left == 0 && ends {
                 self.wait_for_turn(seq).await;
             }
-            let upto = wire.as_ref().map_or(0, |wire| wire.written()) + part.len() as u64;
+            let follows = left == 0 && ends && !self.without_overlap.contains(&seq);
+            let wire = wire.as_ref().filter(|_| follows);
+            if let Some((before, wire)) = wire {
+                // The head goes first: from here on, only the part itself is written.
+                wire.wait_until_written(before + 1).await;
+            }
+            let upto = wire.map_or(0, |(_, wire)| wire.written()) + part.len() as u64;
             if sender.send_data(part).await.is_err() {
                 break;
             }
-            if left == 0 && ends && !self.without_overlap.contains(&seq) {
-                self.wait_until_read(seq, exchange, upto, wire.as_deref()).await;
+            if follows {
+                self.wait_until_read(seq, exchange, upto, wire.map(|(_, wire)| &**wire)).await;
             }
         }
         if exchange.volatile.part_bytes.is_empty() && ends {
@@ -627,8 +636,7 @@ impl ProxyReplayerState {
         }
     }
 
-    /// Waits until the client has read its connection up to this byte. Waits a moment longer if only the
-    /// order of answers tells them apart, because the client's threads may still run in another order.
+    /// Waits until the client has read its connection up to this byte, and a moment longer if another answer follows.
     async fn wait_until_read(
         &self,
         seq: u32,
@@ -642,7 +650,7 @@ impl ProxyReplayerState {
         }
         let gap = Duration::from_nanos(lock(&self.matching).gap_after(seq));
         if !gap.is_zero() {
-            tokio::time::sleep(gap.min(GAP_MAX)).await;
+            tokio::time::sleep(gap.clamp(GAP_MIN, GAP_MAX)).await;
         }
     }
 
