@@ -2,7 +2,7 @@
 //!
 //! The index is a cache of the log, so its checksums alone show nothing: another table may be valid, too. Two
 //! rules hold. For each key that leads to a record, the newest version in the index is this record or a newer
-//! one. Each entry of the index is the entry of a record. So the index neither hides a record nor adds one.
+//! one; of a keyspace with a history, the older versions are there, too. Each entry of the index is the entry of a record. So the index neither hides a record nor adds one.
 //!
 //! The first rule has exceptions. Compaction drops the entries of the records that it erases. An older record of
 //! the same key may stay in a file that was not worth a rewrite, and then no entry leads to it. That happens only
@@ -27,13 +27,12 @@ use crate::log::segments::{Segment, read_lock};
 use crate::replay::VerifyProblem;
 use crate::trace::kinds;
 use crate::trace::run_keys::{self, RunKey};
-use annals_store::kv::BlobReader;
-use annals_store::kv::View;
 use annals_store::kv::bodies::{self, HashCheck};
 use annals_store::kv::core::Core;
 use annals_store::kv::index::IndexSnapshot;
 use annals_store::kv::keys::{self, KeyKind};
 use annals_store::kv::table::{IndexEntry, IndexValue};
+use annals_store::kv::{BlobReader, View};
 use annals_store::schema::PASSING_SPACE;
 
 /// Begins the sentence about an index that differs from the log.
@@ -66,7 +65,6 @@ pub(super) struct RecordCheck<'a> {
     snapshot: IndexSnapshot,
     /// Keeps the versions that are read. `None`: no values are read.
     view: Option<View>,
-    now_ns: u64,
     namespaces: HashMap<NamespaceId, String>,
     keyspaces: HashMap<u32, KeyspaceFacts>,
     /// The entries of the current record.
@@ -78,9 +76,20 @@ pub(super) struct RecordCheck<'a> {
     named: Vec<String>,
     /// The record before is a value that was read: its vectors are read, too.
     has_value_before: bool,
+    /// The run that was last looked for, and whether it lives.
+    last_run: Option<(RunUid, bool)>,
     pub(super) values: u64,
     pub(super) value_bytes: u64,
     pub(super) problems: Vec<VerifyProblem>,
+}
+
+/// What the index has for a key of a record.
+#[derive(Debug)]
+struct FoundEntry {
+    /// The newest version of the key.
+    newest: Option<Seqno>,
+    /// The record's own entry is there and leads to it.
+    is_same: bool,
 }
 
 /// The files of the log, and the check of their records if the index leads to these files.
@@ -129,12 +138,10 @@ impl<'a> RecordCheck<'a> {
                 }
             }
         }
-        let now_ns = core.io.now_ns();
         Ok(Self {
             core,
             snapshot,
             view,
-            now_ns,
             namespaces,
             keyspaces,
             entries: Vec::new(),
@@ -142,6 +149,7 @@ impl<'a> RecordCheck<'a> {
             missed: 0,
             named: Vec::new(),
             has_value_before: false,
+            last_run: None,
             values: 0,
             value_bytes: 0,
             problems: Vec::new(),
@@ -173,23 +181,26 @@ impl<'a> RecordCheck<'a> {
         // Two tags of a run may share a list.
         entries.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         entries.dedup_by(|one, other| one.key == other.key);
-        let mut newest_at = None;
+        let mut is_value_kept = false;
         for entry in &entries {
-            match self.compare(kind, entry, &entries)? {
-                Some(newest) => newest_at = Some(newest),
-                None => self.note_miss(&entry.key, seqno),
+            let found = self.look_up(entry)?;
+            self.matched += u64::from(found.is_same);
+            let is_kept = match found.newest {
+                Some(newest) if newest == seqno => true,
+                Some(newest) if newest > seqno => self.is_kept_version(&entry.key, seqno)?,
+                _ => self.must_be_found(kind, entry, &entries)?,
+            };
+            is_value_kept = is_kept && found.is_same;
+            if is_kept && !found.is_same {
+                self.note_miss(&entry.key, seqno);
             }
         }
-        let key = entries.first().map(|entry| entry.key.as_slice()).unwrap_or_default();
         if self.view.is_some() {
             let logical = LogicalBody::of(record).map_err(damaged)?;
-            match (kind, newest_at) {
-                (RecordKind::Put, Some(newest)) => {
-                    self.check_value(segment, at, (key, seqno, newest), logical)?;
-                }
-                (RecordKind::Embedding, _) if has_value_before => {
-                    self.check_vectors(segment, at, logical)?;
-                }
+            match kind {
+                // Other values may have lost their bytes.
+                RecordKind::Put if is_value_kept => self.check_value(segment, at, logical)?,
+                RecordKind::Embedding if has_value_before => self.check_vectors(segment, at, logical)?,
                 _ => {}
             }
         }
@@ -197,28 +208,32 @@ impl<'a> RecordCheck<'a> {
         Ok(())
     }
 
-    /// The newest version of a record's key, or `None` if the index lacks what it must have. `all` are the entries of
-    /// the record.
-    fn compare(&mut self, kind: RecordKind, entry: &IndexEntry, all: &[IndexEntry]) -> Result<Option<Seqno>> {
+    fn look_up(&self, entry: &IndexEntry) -> Result<FoundEntry> {
         let seqno = Seqno(entry.seqno);
-        let found = self.snapshot.get(&entry.key, Seqno(u64::MAX))?;
-        match found {
-            Some((newest, value)) if newest == seqno => {
-                let is_same = value == entry.value;
-                self.matched += u64::from(is_same);
-                Ok(is_same.then_some(newest))
+        let newest = self.snapshot.get(&entry.key, Seqno(u64::MAX))?;
+        let own = match newest {
+            Some((newest, _)) if newest > seqno => self.snapshot.get(&entry.key, seqno)?,
+            newest => newest,
+        };
+        let is_same = own == Some((seqno, entry.value));
+        Ok(FoundEntry { newest: newest.map(|(newest, _)| newest), is_same })
+    }
+
+    /// Whether a version that is not the newest of its key is one that a reader can ask for. In keyspaces with a
+    /// history by age this depends on the time of a compaction, so only the newest version counts there.
+    fn is_kept_version(&self, key: &[u8], seqno: Seqno) -> Result<bool> {
+        let Some(KeyKind::User(space)) = keys::kind_of(key) else { return Ok(false) };
+        Ok(match self.keyspaces.get(&space).map(|keyspace| keyspace.history) {
+            Some(HistoryCode::All) => true,
+            Some(HistoryCode::Newest(count)) => {
+                self.snapshot.newer_versions(key, seqno)? < count.max(1) as usize
             }
-            Some((newest, _)) if newest > seqno => {
-                let is_same = self.snapshot.get(&entry.key, seqno)? == Some((seqno, entry.value));
-                self.matched += u64::from(is_same);
-                Ok(Some(newest))
-            }
-            _ => Ok((!self.must_be_found(kind, entry, all)?).then_some(Seqno(u64::MAX))),
-        }
+            Some(HistoryCode::Latest | HistoryCode::AgeNs(_)) | None => false,
+        })
     }
 
     /// Whether a key must lead to its record although no version as new is in the index.
-    fn must_be_found(&self, kind: RecordKind, entry: &IndexEntry, all: &[IndexEntry]) -> Result<bool> {
+    fn must_be_found(&mut self, kind: RecordKind, entry: &IndexEntry, all: &[IndexEntry]) -> Result<bool> {
         Ok(match run_keys::of(&entry.key) {
             Some(RunKey::ToRun) => {
                 let is_ended = entry.value.kind == keys::ENDED;
@@ -237,50 +252,38 @@ impl<'a> RecordCheck<'a> {
         })
     }
 
-    fn run_lives(&self, uid: RunUid) -> Result<bool> {
+    fn run_lives(&mut self, uid: RunUid) -> Result<bool> {
+        if let Some((known, lives)) = self.last_run
+            && known == uid
+        {
+            return Ok(lives);
+        }
+        let mut lives = false;
         for namespace in self.namespaces.keys() {
             let found = self.snapshot.get(&run_keys::run(*namespace, uid), Seqno(u64::MAX))?;
-            if let Some((_, value)) = found {
-                return Ok(keys::is_living(value));
-            }
+            lives |= found.is_some_and(|(_, value)| keys::is_living(value));
         }
-        Ok(false)
+        self.last_run = Some((uid, lives));
+        Ok(lives)
     }
 
-    /// Checks the value of a record if a reader can ask for it: other values may have lost their bytes.
-    fn check_value(
-        &mut self,
-        segment: &Segment,
-        at: u32,
-        (key, seqno, newest): (&[u8], Seqno, Seqno),
-        logical: LogicalBody<'_>,
-    ) -> Result<()> {
+    fn check_value(&mut self, segment: &Segment, at: u32, logical: LogicalBody<'_>) -> Result<()> {
         let damaged = |e| Error::damaged(&segment.path, u64::from(at), e);
         let head = KvHead::parse(RecordKind::Put, logical.head).map_err(damaged)?;
         let Some(keyspace) = self.keyspaces.get(&head.space) else { return Ok(()) };
-        let is_kept = newest == seqno
-            || match keyspace.history {
-                HistoryCode::Latest => false,
-                HistoryCode::All => true,
-                HistoryCode::Newest(count) => {
-                    self.snapshot.newer_versions(key, seqno)? < count.max(1) as usize
-                }
-                HistoryCode::AgeNs(age) => head.time_ns >= self.now_ns.saturating_sub(age),
-            };
-        if !is_kept {
-            return Ok(());
-        }
         self.has_value_before = true;
-        let namespace = keyspace.namespace;
         let mut tail = ByteReader::new(logical.tail, "key-value tail");
-        let checked = head.value.as_ref().map_or(Ok(0), |value| self.check_body(namespace, value, &mut tail));
-        match checked {
+        let namespace = keyspace.namespace;
+        match head.value.as_ref().map_or(Ok(0), |value| self.check_body(namespace, value, &mut tail)) {
             Ok(bytes) => {
                 self.values += 1;
                 self.value_bytes += bytes;
                 Ok(())
             }
-            Err(error) => self.note_damage(segment, at, &self.describe(key), &error),
+            Err(error) => {
+                let key = self.describe(&keys::user(head.space, &head.key));
+                self.note_damage(segment, at, &key, &error)
+            }
         }
     }
 
