@@ -11,22 +11,24 @@
 //! Left out: groups and anchors. A wrong one leads to other bytes, and the hash of the body shows that.
 //! The cost is a look-up for each key of each record. Memory holds the names of keyspaces and a few words.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::codec::ByteReader;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, RecordPlace, RunUid, Seqno};
+use crate::ids::{NamespaceId, RecordPlace, RunUid, SegmentId, Seqno};
 use crate::log::layout::RawRecord;
 use crate::log::open::{FoundLog, find};
 use crate::log::record::{
     BodyRef, EmbeddingHead, HistoryCode, KvHead, LogicalBody, RecipeRef, RecordKind, SpaceHead,
 };
-use crate::log::segments::{Segment, read_lock};
+use crate::log::segments::Segment;
+use crate::log::writer_lock::is_being_written;
 use crate::replay::VerifyProblem;
 use crate::trace::kinds;
 use crate::trace::run_keys::{self, RunKey};
+use crate::trace::schema::RunSchema;
 use annals_store::kv::bodies::{self, HashCheck};
 use annals_store::kv::core::Core;
 use annals_store::kv::index::IndexSnapshot;
@@ -39,7 +41,7 @@ use annals_store::schema::PASSING_SPACE;
 pub(crate) const INDEX_DIFFERS: &str = "the index differs from the log";
 /// Keys that this sentence names at most.
 const NAMED_MAX: usize = 4;
-/// How often the files are looked up again if a compaction of another process has replaced some.
+/// How often the index is opened anew if a compaction of another process has replaced files.
 const ATTEMPTS_MAX: usize = 3;
 
 /// What to do about an index that differs from the log.
@@ -60,8 +62,8 @@ struct KeyspaceFacts {
 
 /// See the module. Feed it every record of the log, in order.
 #[derive(Debug)]
-pub(super) struct RecordCheck<'a> {
-    core: &'a Arc<Core>,
+pub(super) struct RecordCheck {
+    core: Arc<Core>,
     snapshot: IndexSnapshot,
     /// Keeps the versions that are read. `None`: no values are read.
     view: Option<View>,
@@ -93,42 +95,31 @@ struct FoundEntry {
 }
 
 /// The files of the log, and the check of their records if the index leads to these files.
-pub(super) type FoundAndCheck<'a> = (FoundLog, Option<RecordCheck<'a>>);
+pub(super) type FoundAndCheck = (FoundLog, Option<RecordCheck>);
 
 /// Finds the files of the log and takes the index as it is for them. With `values`, values are read, too. The check
 /// is `None` if compactions of another process replaced files again and again.
-pub(super) fn find_with_check(core: &Arc<Core>, values: bool) -> Result<FoundAndCheck<'_>> {
-    let mut attempts = 0;
-    loop {
+pub(super) fn find_with_check(core: &Arc<Core>, values: bool) -> Result<FoundAndCheck> {
+    let mut core = core.clone();
+    for _ in 0..ATTEMPTS_MAX {
+        let (found, check) = RecordCheck::find(&core, values)?;
+        if check.leads_to(&found)? {
+            return Ok((found, Some(check)));
+        }
+        // A compaction has moved records. A reader that opens now has an index that leads to them.
+        core = Core::open(core.paths.root(), core.options.clone(), false, RunSchema::shared())?;
+    }
+    let (found, check) = RecordCheck::find(&core, values)?;
+    // Without a writer nothing moves: the index is wrong.
+    let is_current = check.leads_to(&found)? || !is_being_written(&*core.io, &core.paths)?;
+    Ok((found, is_current.then_some(check)))
+}
+
+impl RecordCheck {
+    fn find(core: &Arc<Core>, values: bool) -> Result<(FoundLog, Self)> {
         let view = values.then(|| View::new(core));
         let look = || find(&*core.io, &core.paths, false, false, core.options.read_mode);
         let (snapshot, found) = core.index.snapshot_with(look);
-        let found = found?;
-        if leads_to_files(core, &found) {
-            let check = RecordCheck::new(core, snapshot, view)?;
-            return Ok((found, Some(check)));
-        }
-        attempts += 1;
-        if attempts == ATTEMPTS_MAX {
-            return Ok((found, None));
-        }
-        // A view would keep the index as it is.
-        drop(view);
-        core.refresh()?;
-    }
-}
-
-/// Whether the index leads to these files. A compaction of another process may have replaced some.
-fn leads_to_files(core: &Core, found: &FoundLog) -> bool {
-    let ids = |segments: Vec<Arc<Segment>>| segments.into_iter().map(|segment| segment.id);
-    let known: Vec<_> = ids(read_lock(&core.segments).all()).collect();
-    let listed: Vec<_> = ids(found.segments.all()).collect();
-    known.iter().all(|id| listed.contains(id))
-        && listed.iter().all(|id| !id.is_rewritten() || known.contains(id))
-}
-
-impl<'a> RecordCheck<'a> {
-    fn new(core: &'a Arc<Core>, snapshot: IndexSnapshot, view: Option<View>) -> Result<Self> {
         let (mut namespaces, mut keyspaces) = (HashMap::new(), HashMap::new());
         for head in core.list_spaces()? {
             match head {
@@ -138,8 +129,8 @@ impl<'a> RecordCheck<'a> {
                 }
             }
         }
-        Ok(Self {
-            core,
+        let check = Self {
+            core: core.clone(),
             snapshot,
             view,
             namespaces,
@@ -153,7 +144,18 @@ impl<'a> RecordCheck<'a> {
             values: 0,
             value_bytes: 0,
             problems: Vec::new(),
-        })
+        };
+        Ok((found?, check))
+    }
+
+    /// Whether the index is of these files. That of a reader may be older than a compaction by another process.
+    fn leads_to(&self, found: &FoundLog) -> Result<bool> {
+        // A compaction always changes the tables, and a writer keeps its own from doing so meanwhile.
+        if self.core.is_writer() && !self.core.is_closed() || self.snapshot.has_tables(&found.state.tables) {
+            return Ok(true);
+        }
+        let listed: HashSet<SegmentId> = found.segments.all().iter().map(|segment| segment.id).collect();
+        Ok(self.snapshot.segments()?.is_subset(&listed))
     }
 
     /// Checks a record.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::ops::Bound;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use annals::io::sim::SimIo;
 use annals::io::{Io, OpenMode};
@@ -13,7 +14,9 @@ use annals_store::io::FileBytes;
 use annals_store::kv::table::{IndexEntry, Table, TableWriter};
 
 use crate::forge::{ForgedLog, ForgedRecord, StoreFiles};
-use crate::support::{GrowingConversation, SeededRng, assert_whole, record, seed, sim_options};
+use crate::support::{
+    GrowingConversation, SeededRng, assert_whole, process_durability_options, record, seed, sim_options,
+};
 
 /// Value kinds of the index: docs/format.md, section 12.
 const LIVING: u8 = 1;
@@ -234,7 +237,8 @@ fn entry<'a>(entries: &'a mut [IndexEntry], key: &[u8]) -> &'a mut IndexEntry {
 type TableForgery = (&'static str, fn(&mut Vec<IndexEntry>));
 
 /// Each hides or changes an answer.
-const FORGERIES: [TableForgery; 10] = [
+const FORGERIES: [TableForgery; 11] = [
+    ("a key in a file that is not there", |entries| entry(entries, b"secret").value.a = 77),
     ("an old version of a key left out", |entries| {
         entries.retain(|entry| !(entry.key.ends_with(b"user1") && entry.value.kind == LIVING));
     }),
@@ -421,4 +425,66 @@ fn whole_store_of_many_features_raises_no_alarm() {
         assert!(report.values > 5, "{report:?}");
     }
     assert!(snapshots > 1, "{snapshots}");
+}
+
+/// Records move, and versions lose their bytes, while they are verified: in the writing process, by a reader that
+/// stays, and by readers that have just opened.
+#[test]
+fn verifying_beside_writes_and_compactions_raises_no_alarm() {
+    let mut rng = SeededRng(seed(32, "verify::verifying_beside_writes_and_compactions_raises_no_alarm"));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let options = || Options {
+        segment_bytes_max: 64 << 10,
+        index_memory_bytes: 16 << 10,
+        ..process_durability_options()
+    };
+    let store = Store::open_with(&path, options()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    record(&run, &mut GrowingConversation::new("topic"), 4);
+    run.snapshot("state", &[]).unwrap();
+    let stays = Store::open_read_only_with(&path, options()).unwrap();
+    let is_done = AtomicBool::new(false);
+    let (mut verified, mut compared) = (0, 0);
+    let mut check = |store: &Store| {
+        let report = store.verify().unwrap();
+        assert_eq!(report.damaged, []);
+        verified += 1;
+        compared += usize::from(!report.notes.iter().any(|note| note.contains("not compared")));
+    };
+    std::thread::scope(|threads| {
+        let done = &is_done;
+        let store = &store;
+        threads.spawn(move || {
+            for step in 0..400 {
+                for (name, history) in
+                    [("a", History::All), ("l", History::Latest), ("n", History::Newest(2))]
+                {
+                    let keys = space.keyspace(name, history).unwrap();
+                    let key = format!("key{}", rng.below(8));
+                    match rng.below(3) {
+                        0 => drop(keys.delete(key.as_bytes()).unwrap()),
+                        1 => drop(keys.put(key.as_bytes(), rng.bytes(6000)).unwrap()),
+                        _ => drop(keys.put(key.as_bytes(), rng.text(100)).unwrap()),
+                    }
+                }
+                if step % 10 == 9 {
+                    store.compact(&CompactOptions { all_dead: true, ..CompactOptions::default() }).unwrap();
+                }
+            }
+            done.store(true, Ordering::Release);
+        });
+        while !is_done.load(Ordering::Acquire) {
+            check(store);
+            check(&stays);
+            check(&Store::open_read_only_with(&path, options()).unwrap());
+        }
+    });
+    check(&store);
+    check(&stays);
+    assert!(compared > verified / 2, "{compared} of {verified}");
+    println!("{verified} times verified, {compared} times compared");
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
 }

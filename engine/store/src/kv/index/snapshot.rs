@@ -2,14 +2,17 @@
 //!
 //! A snapshot rebuilds no table: a table that turns out to be damaged is an error.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::ids::Seqno;
+use crate::ids::{SegmentId, Seqno};
 use crate::kv::index::levels::{Index, IndexLevels};
 use crate::kv::index::memtable::MemtableSource;
 use crate::kv::index::reads::table_error;
+use crate::kv::keys;
 use crate::kv::table::{IndexValue, MergeSource, Table, TableError, TableSource, merge};
+use crate::log::manifest::TableEntry;
 use crate::log::segments::lock;
 
 /// See the module.
@@ -34,6 +37,28 @@ impl IndexSnapshot {
     /// The last seqno that was visible. The snapshot may also hold some later entries.
     pub fn visible(&self) -> Seqno {
         self.visible
+    }
+
+    /// Whether these are its tables, as a manifest lists them.
+    pub fn has_tables(&self, listed: &[TableEntry]) -> bool {
+        let ids = |entries: &[TableEntry]| entries.iter().map(|entry| entry.id).collect::<Vec<_>>();
+        ids(&self.levels.table_entries()) == ids(listed)
+    }
+
+    /// The segments that its entries lead to.
+    ///
+    /// # Errors
+    /// `Damaged` if a table is.
+    pub fn segments(&self) -> Result<HashSet<SegmentId>> {
+        let (mut all, mut last) = (HashSet::new(), None);
+        self.for_each(|_, _, value| {
+            let segment = keys::place(value).segment;
+            if value.kind != keys::ANCHOR && last.replace(segment) != Some(segment) {
+                all.insert(segment);
+            }
+            Ok(())
+        })?;
+        Ok(all)
     }
 
     /// The newest version of a key at `at`.
