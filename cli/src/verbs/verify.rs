@@ -49,6 +49,8 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
             "runs": found.runs,
             "frames": found.frames,
             "blobs": found.blobs,
+            "snapshots": found.snapshots,
+            "values": found.values,
             "damaged": damaged,
             "rebuilt": rebuilt,
             "tail": super::upkeep::tail_json(&found.tail),
@@ -112,7 +114,10 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
             out.marked_line(false, "damaged", format_args!(": {}", printable(place)))?;
         }
         let (runs, frames, blobs) = (count(found.runs), count(found.frames), count(found.blobs));
-        let checked = format!(": {runs} runs, {frames} frames, {blobs} blobs checked");
+        let (snapshots, values) = (count(found.snapshots), count(found.values));
+        let checked = format!(
+            ": {runs} runs, {frames} frames, {blobs} blobs, {snapshots} snapshots, {values} values checked"
+        );
         match damaged.len() as u64 {
             0 => out.marked_line(true, "whole", checked)?,
             places => {

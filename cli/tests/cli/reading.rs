@@ -73,6 +73,7 @@ fn verify_counts_what_it_checked() {
     let [all] = bench.run("verify --json").json().try_into().unwrap();
     assert_eq!((&all["runs"], &all["frames"], &all["damaged"]), (&json!(2), &json!(4), &json!([])));
     assert!(all["blobs"].as_u64().unwrap() > 0);
+    assert!(all["values"].is_u64() && all["snapshots"].is_u64(), "{all}");
     let [one] = bench.run("verify a --json").json().try_into().unwrap();
     assert_eq!((&one["runs"], &one["frames"]), (&json!(1), &json!(3)));
     let [sample] = bench.run("verify --sample 1 --json").json().try_into().unwrap();

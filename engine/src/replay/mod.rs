@@ -7,6 +7,7 @@
 mod calls;
 pub mod matching;
 mod nondet;
+pub(crate) mod record_check;
 mod recorder;
 mod replayer;
 mod verify;

@@ -6,8 +6,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::cursor::for_each_checked_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::LogCut;
-use crate::log::open::{Damage, FoundLog, ScanEnd, find, scan_states, sealed_footer};
+use crate::log::open::{Damage, FoundLog, ScanEnd, scan_states, sealed_footer};
 use crate::log::writer_lock::is_being_written;
+use crate::replay::record_check::find_with_check;
 use crate::store::Store;
 use crate::trace::census::LogCensus;
 use crate::trace::reader::RunReader;
@@ -38,6 +39,11 @@ pub struct VerifyReport {
     pub blobs: u64,
     /// Bytes of those bodies.
     pub bytes: u64,
+    /// Number of values of keys that a reader can ask for and whose bytes were checked, stored blobs among them; 0 if
+    /// only runs were verified.
+    pub values: u64,
+    /// Number of snapshots whose states and vectors were checked.
+    pub snapshots: u64,
     /// Number of batches whose checksums, chain and ledger were checked; 0 if only runs were verified.
     pub batches: u64,
     /// The damage that was found, and erasures that the ledger does not state; empty in a sound store.
@@ -95,8 +101,8 @@ impl VerifyReport {
 }
 
 impl Store {
-    /// Verifies every file (checksums, chain of batches, ledger roots, tables) and every run of every
-    /// namespace.
+    /// Verifies every file (checksums, chain of batches, ledger roots, tables), that the index and the log agree,
+    /// every value of a key that a reader can ask for, and every run of every namespace with its snapshots.
     ///
     /// # Errors
     /// `Unavailable` if files cannot be read. Damage is reported, not returned as an error.
@@ -111,13 +117,18 @@ impl Store {
     /// As [`Store::verify`].
     pub fn verify_with_threads(&self, threads: usize) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
-        self.verify_files(&mut report)?;
+        self.verify_files(&mut report, true)?;
         for namespace in self.namespaces()? {
             let space = self.namespace(&namespace)?;
             let mut some = Vec::new();
             for info in space.runs()? {
                 match info {
-                    Ok(info) => some.push((info.name.clone(), space.run(&info.name))),
+                    // By its number: the name may lead elsewhere in a damaged index, which is reported apart.
+                    Ok(info) => match space.run_by_uid(info.uid) {
+                        // It was dropped meanwhile.
+                        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Gone) => {}
+                        run => some.push((info.name, run)),
+                    },
                     Err(error) => {
                         self.verify_run_group(&namespace, std::mem::take(&mut some), threads, &mut report)?;
                         report.note(None, &error)?;
@@ -188,14 +199,18 @@ impl Store {
             let ranges: Vec<_> = done.by_ref().take(count).collect();
             let checked = match run {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Err(error),
-                run => run.and_then(|reader| reader.join_ranges(ranges)),
+                run => run.and_then(|reader| {
+                    let verified = reader.join_ranges(ranges)?;
+                    Ok((verified, reader.verify_snapshots()?))
+                }),
             };
             match checked {
-                Ok(verified) => {
+                Ok((verified, (snapshots, bytes))) => {
                     report.runs += 1;
                     report.frames += verified.frames;
                     report.blobs += verified.blobs;
-                    report.bytes += verified.bytes;
+                    report.bytes += verified.bytes + bytes;
+                    report.snapshots += snapshots;
                 }
                 Err(error) => report.note(Some((namespace, &name)), &error)?,
             }
@@ -203,16 +218,27 @@ impl Store {
         Ok(())
     }
 
-    /// Reads the log from its first byte. It trusts neither the tables nor a clean close.
-    pub(crate) fn verify_files(&self, report: &mut VerifyReport) -> Result<()> {
+    /// Reads the log from its first byte, and compares the index with it. It trusts neither the tables nor a clean
+    /// close. With `values`, it reads the values of keys, too.
+    pub(crate) fn verify_files(&self, report: &mut VerifyReport, values: bool) -> Result<()> {
         let core = self.core();
-        if let Err(error) = core.index.verify_tables() {
-            report.note(None, &error)?;
-        }
-        let found = match find(&*core.io, &core.paths, false, false, core.options.read_mode) {
+        let is_readable = match core.index.verify_tables() {
+            Ok(()) => true,
+            Err(error) => {
+                report.note(None, &error)?;
+                false
+            }
+        };
+        let (found, mut check) = match find_with_check(core, values) {
             Ok(found) => found,
             Err(error) => return report.note(None, &error),
         };
+        if check.is_none() {
+            let what = "the index was not compared with the log, and no values were read: a compaction replaced \
+                        files meanwhile; try again";
+            report.notes.push(what.to_owned());
+        }
+        check = check.filter(|_| is_readable);
         let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
         let mut batches = 0;
         let mut state_at_end = LogState::empty();
@@ -227,18 +253,37 @@ impl Store {
             &mut |batch, segment, state| {
                 batches += 1;
                 states.insert(segment.id, state.clone());
-                for_each_checked_record(batch, segment.salt, |_, _, _| Ok(()))
-                    .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
+                let mut checked = Ok(());
+                for_each_checked_record(batch, segment.salt, |at, seqno, record| {
+                    if let (Some(check), Ok(())) = (&mut check, &checked) {
+                        checked = check.add(segment, at, seqno, &record);
+                    }
+                    Ok(())
+                })
+                .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
+                checked?;
                 census.add(batch, segment, state)
             },
         );
         report.batches = batches;
+        if let Some(check) = &mut check {
+            report.values += check.values;
+            report.bytes += check.value_bytes;
+            report.damaged.append(&mut check.problems);
+        }
         let end = match scanned {
             Ok(end) => end,
             Err(error) => return report.note(None, &error),
         };
         if let Some(damage) = &end.damage {
             report.note(None, &damage.error())?;
+        }
+        // Entries of a damaged end are those of records that cannot be read.
+        if let Some(check) = check.filter(|_| end.damage.is_none()) {
+            match check.finish(core.paths.tables()) {
+                Ok(problem) => report.damaged.extend(problem),
+                Err(error) => report.note(None, &error)?,
+            }
         }
         report.tail = TailReport::new(core, &found, &end)?;
         state_at_end.clone_from(&end.state);
@@ -256,7 +301,7 @@ impl Store {
             Ok(erasures) => {
                 let problems = erasures.problems().into_iter();
                 report.damaged.extend(problems.map(|what| VerifyProblem { run: None, what }));
-                report.notes = erasures.notes();
+                report.notes.extend(erasures.notes());
             }
             Err(error) => report.note(None, &error)?,
         }

@@ -43,6 +43,13 @@ pub(crate) fn run_name(namespace: NamespaceId, name: &str) -> Vec<u8> {
     key
 }
 
+/// Namespace and name in a key from [`run_name`]; `None` for other keys.
+pub(crate) fn name_of(key: &[u8]) -> Option<(NamespaceId, String)> {
+    let (namespace, name) = key.get(4..)?.split_first_chunk::<4>()?;
+    let name = String::from_utf8_lossy(name).into_owned();
+    (space_of(key) == RUN_NAMES).then(|| (NamespaceId(u32::from_be_bytes(*namespace)), name))
+}
+
 /// The key of a run that is open.
 pub(crate) fn open_run(namespace: NamespaceId, uid: RunUid) -> Vec<u8> {
     let mut key = key(OPEN_RUNS, 12);
@@ -130,6 +137,11 @@ pub(crate) fn run_facts(namespace: NamespaceId, uid: RunUid, facts: &[u8]) -> Ve
     key.extend_from_slice(&uid.0.to_be_bytes());
     key.extend_from_slice(facts);
     key
+}
+
+/// Whether a key is one of the list of facts, which no reader needs.
+pub(crate) fn is_facts(key: &[u8]) -> bool {
+    space_of(key) == RUN_LISTS && key.get(8..12) == Some(&FACTS.to_be_bytes())
 }
 
 /// Uid and facts in a key from [`run_facts`].

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::blob::Extent;
 use crate::codec::{ByteReader, CodecError};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::RunUid;
+use crate::ids::{RunUid, Seqno};
 use crate::log::record::{BodyRef, RecipeRef};
 use crate::trace::frames::BASE_DEPTH_MAX;
 use crate::trace::heads::SnapshotHead;
@@ -51,6 +51,34 @@ impl RunReader {
             }
         }
         Ok(None)
+    }
+
+    /// Reads every snapshot that the run took, and those of its lineage that only its forks can read now: their
+    /// own run is gone. Returns their number, and the bytes of their states and vectors.
+    ///
+    /// # Errors
+    /// `Damaged` at the first snapshot that differs from what was recorded; `Unavailable`.
+    pub(crate) fn verify_snapshots(&self) -> Result<(u64, u64)> {
+        let (mut count, mut bytes) = (0, 0);
+        for Ancestor { uid, upto, .. } in self.lineage.iter() {
+            let is_own = *uid == self.info.uid;
+            if !is_own && self.core.index.newest(&run_keys::run(self.namespace, *uid))?.is_some() {
+                continue;
+            }
+            for hit in self.core.index.scan_prefix(&run_keys::snapshots(*uid), Seqno(u64::MAX))? {
+                let seq = run_keys::last_number(&hit.key).unwrap_or(0);
+                if !is_own && seq > *upto {
+                    continue;
+                }
+                let snapshot = self.read_snapshot(*uid, seq).map_err(|error| {
+                    Error::new(error.kind(), format!("the snapshot after frame {seq}: {error}"))
+                })?;
+                count += 1;
+                bytes += snapshot.state.len() as u64;
+                bytes += snapshot.embeddings.iter().map(|(_, vector)| 4 * vector.len() as u64).sum::<u64>();
+            }
+        }
+        Ok((count, bytes))
     }
 
     /// Reads the snapshot that run `uid` of the lineage took after frame `seq`.

@@ -10,6 +10,7 @@ use crate::log::paths::{
     RESERVE, SOCKET, SOCKET_NEXT, StorePaths, parse_manifest, parse_segment, parse_table, parse_vector_file,
 };
 use crate::log::writer_lock::{StoreLock, keep_writers_out};
+use crate::replay::record_check::{INDEX_DIFFERS, remedy};
 use crate::replay::{TailReport, VerifyReport};
 use crate::store::Store;
 use crate::trace::census::ERASED;
@@ -79,7 +80,8 @@ impl Diagnosis {
 }
 
 /// Diagnoses a store: its writer, its last close, what the next opening will do, and any damage with its
-/// remedy. It reads the whole log and every table, but no bodies; [`Store::verify`] checks those. It changes
+/// remedy. It reads the whole log and every table, and compares them, but reads no bodies; [`Store::verify`] checks
+/// those. It changes
 /// nothing.
 ///
 /// # Errors
@@ -114,9 +116,12 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
     match checked {
         Ok(report) => {
             for problem in report.damaged {
-                match problem.what.starts_with(ERASED) {
-                    true => all.findings.push(finding_of_erasure(&paths, problem.what)),
-                    false => wrong.push(problem.what),
+                if problem.what.starts_with(ERASED) {
+                    all.findings.push(finding_of_erasure(&paths, problem.what));
+                } else if problem.what.starts_with(INDEX_DIFFERS) {
+                    all.findings.push(finding_of_index(&paths, problem.what));
+                } else {
+                    wrong.push(problem.what);
                 }
             }
             all.notes = report.notes;
@@ -164,7 +169,7 @@ fn examine(store: &Store, paths: &StorePaths, all: &mut Diagnosis) -> Result<Ver
     all.tables = found.state.tables.len() as u64;
     all.unindexed_bytes = end.state.totals.bytes().saturating_sub(before);
     let mut report = VerifyReport::default();
-    store.verify_files(&mut report)?;
+    store.verify_files(&mut report, false)?;
     all.tail = std::mem::take(&mut report.tail);
     for namespace in store.namespaces()? {
         for info in store.namespace(&namespace)?.runs()? {
@@ -190,6 +195,12 @@ fn finding_of_erasure(paths: &StorePaths, what: String) -> Finding {
                  runs and keys are intact";
     let next = "compare with a checkpoint that was kept elsewhere: annals verify --against FILE; or restore a backup";
     Finding { file: paths.segments(), offset: 0, what, means: means.to_owned(), next: next.to_owned() }
+}
+
+fn finding_of_index(paths: &StorePaths, what: String) -> Finding {
+    let means = "readers miss runs or keys, or get old versions; nothing is lost, because the log holds them";
+    let next = remedy(&paths.tables());
+    Finding { file: paths.tables(), offset: 0, what, means: means.to_owned(), next }
 }
 
 fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {

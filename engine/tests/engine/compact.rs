@@ -842,6 +842,7 @@ fn random_use_with_compactions_agrees_with_a_model() {
             }
             store = Store::open_with(&path, options()).unwrap();
         }
+        assert_whole(&store);
         let space = store.namespace("default").unwrap();
         let keys = keyspaces(&space);
         for ((at, key), versions) in &model {

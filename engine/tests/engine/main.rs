@@ -47,3 +47,4 @@ mod table_rebuild;
 mod tapes;
 mod tickets;
 mod vectors;
+mod verify;

@@ -91,6 +91,18 @@ impl BlobReader {
         self.id
     }
 
+    /// Reads the rest of the body and checks its id, without handing bytes out.
+    ///
+    /// # Errors
+    /// `Damaged` if the bytes are not the ones that were stored; `Unavailable`.
+    #[doc(hidden)]
+    pub fn check(mut self) -> Result<(), Error> {
+        while self.next < self.extents.len() {
+            self.load_piece()?;
+        }
+        Ok(())
+    }
+
     /// Loads the group of the next extent, and returns the extent's range in it.
     fn next_extent(&mut self) -> Result<Option<Range<usize>>, Error> {
         let Some(extent) = self.extents.get(self.next) else { return Ok(None) };

@@ -84,6 +84,8 @@ fn verify(call: &mut CommandCall<'_, '_>) -> CommandResult {
         number("runs", report.runs),
         number("frames", report.frames),
         number("blobs", report.blobs),
+        number("snapshots", report.snapshots),
+        number("values", report.values),
         number("bytes", report.bytes),
         number("batches", report.batches),
         field("damages", Reply::count(report.damaged.len())),

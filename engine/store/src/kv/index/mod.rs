@@ -4,7 +4,7 @@
 //! New entries go into memory (`memtable`). Past a bound, memory is frozen, and a thread (`upkeep`) writes it
 //! into a table (`flush`). Another thread merges tables by size (`merges`). `levels` is what a reader sees of all that at
 //! one moment, and `reads` finds keys in it. `repair` rebuilds a damaged table, and `rebuild` all tables
-//! after a compaction. The log's writer calls `sink`.
+//! after a compaction. `snapshot` is the index at one moment, for a comparison with the log. The log's writer calls `sink`.
 
 mod flush;
 mod levels;
@@ -14,6 +14,7 @@ mod reads;
 mod rebuild;
 mod repair;
 mod sink;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod upkeep;
@@ -21,3 +22,4 @@ mod upkeep;
 pub use levels::{Index, IndexCoverage, IndexLimits};
 pub use reads::{IndexHit, bound_as_slice, prefix_end};
 pub use rebuild::{CompactionBase, PlaceMap, RebuiltTable};
+pub use snapshot::IndexSnapshot;

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Seqno;
-use crate::kv::index::levels::Index;
+use crate::kv::index::levels::{Index, IndexLevels};
 use crate::kv::index::memtable::MemtableSource;
 use crate::kv::keys;
 use crate::kv::table::{IndexEntry, IndexValue, MergeSource, Table, TableError, TableSource, merge};
@@ -74,15 +74,10 @@ impl KeyCounter {
     }
 }
 
-impl Index {
+impl IndexLevels {
     /// The newest version of a key at `at`.
-    pub fn get(&self, key: &[u8], at: Seqno) -> Result<Option<(Seqno, IndexValue)>> {
-        self.with_repair(|| self.try_get(key, at))
-    }
-
-    fn try_get(&self, key: &[u8], at: Seqno) -> LookupResult<Option<(Seqno, IndexValue)>> {
-        let levels = self.levels();
-        for memory in levels.memory() {
+    pub(super) fn get(&self, key: &[u8], at: Seqno) -> LookupResult<Option<(Seqno, IndexValue)>> {
+        for memory in self.memory() {
             if let Some((seqno, value)) = memory.get(key, at.0) {
                 return Ok(Some((Seqno(seqno), value)));
             }
@@ -90,12 +85,39 @@ impl Index {
         if !keys::is_kept_in_tables(key) {
             return Ok(None);
         }
-        for table in levels.tables() {
+        for table in self.tables() {
             if let Some((seqno, value)) = table.get(key, at.0)? {
                 return Ok(Some((Seqno(seqno), value)));
             }
         }
         Ok(None)
+    }
+
+    /// All versions of a key up to `at`, newest first.
+    pub(super) fn versions(&self, key: &[u8], at: Seqno) -> LookupResult<Vec<(Seqno, IndexValue)>> {
+        let mut found: Vec<(Seqno, IndexValue)> = Vec::new();
+        for memory in self.memory() {
+            memory.versions(key, |seqno, value| found.push((Seqno(seqno), value)));
+        }
+        for table in self.tables() {
+            let versions = table.versions(key)?;
+            found.extend(versions.into_iter().map(|(seqno, value)| (Seqno(seqno), value)));
+        }
+        found.retain(|(seqno, _)| *seqno <= at);
+        found.sort_unstable_by_key(|(seqno, _)| std::cmp::Reverse(*seqno));
+        found.dedup_by_key(|(seqno, _)| *seqno);
+        Ok(found)
+    }
+}
+
+impl Index {
+    /// The newest version of a key at `at`.
+    pub fn get(&self, key: &[u8], at: Seqno) -> Result<Option<(Seqno, IndexValue)>> {
+        self.with_repair(|| self.try_get(key, at))
+    }
+
+    fn try_get(&self, key: &[u8], at: Seqno) -> LookupResult<Option<(Seqno, IndexValue)>> {
+        self.levels().get(key, at)
     }
 
     /// The living newest value of a key of the engine's own keyspaces.
@@ -109,19 +131,7 @@ impl Index {
     }
 
     fn try_versions(&self, key: &[u8], at: Seqno) -> LookupResult<Vec<(Seqno, IndexValue)>> {
-        let mut found: Vec<(Seqno, IndexValue)> = Vec::new();
-        let levels = self.levels();
-        for memory in levels.memory() {
-            memory.versions(key, |seqno, value| found.push((Seqno(seqno), value)));
-        }
-        for table in levels.tables() {
-            let versions = table.versions(key)?;
-            found.extend(versions.into_iter().map(|(seqno, value)| (Seqno(seqno), value)));
-        }
-        found.retain(|(seqno, _)| *seqno <= at);
-        found.sort_unstable_by_key(|(seqno, _)| std::cmp::Reverse(*seqno));
-        found.dedup_by_key(|(seqno, _)| *seqno);
-        Ok(found)
+        self.levels().versions(key, at)
     }
 
     /// Up to about `limit` living keys between two bounds as of `at`, in the requested order; and the key
