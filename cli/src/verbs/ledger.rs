@@ -248,7 +248,7 @@ impl Witnesses {
     ///
     /// # Errors
     /// If there is no checkpoint.
-    pub(super) fn to_compare(self, store: StoreId, folder: &Path) -> CliResult<(Witness, Vec<Witness>)> {
+    pub(super) fn newest_of(self, store: StoreId, folder: &Path) -> CliResult<(Witness, Vec<Witness>)> {
         let named = self.all.iter().any(|witness| witness.checkpoint.store == store);
         let age = |witness: &&Witness| (witness.checkpoint.leaves, witness.checkpoint.time_ns);
         let other = self.all.iter().max_by_key(age).map(|witness| witness.checkpoint.store);

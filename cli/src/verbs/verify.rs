@@ -158,7 +158,7 @@ impl KeptCheckpoint {
         match self {
             Self::File(checkpoint) => Ok(Kept { files: Vec::new(), newest: *checkpoint, older: Vec::new() }),
             Self::Folder(folder, witnesses) => {
-                let (newest, older) = witnesses.to_compare(store, &folder)?;
+                let (newest, older) = witnesses.newest_of(store, &folder)?;
                 let (mut files, older): (Vec<_>, Vec<_>) =
                     older.into_iter().map(|witness| (witness.path, witness.checkpoint)).unzip();
                 files.push(newest.path);

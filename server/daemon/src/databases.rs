@@ -746,6 +746,7 @@ mod tests {
     /// Regression: a read that had looked before KV.FORGET and ended after it put the value into the cache, from where
     /// it was served until it was evicted.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the other thread belongs to the test")]
     fn read_beside_a_forgetting_does_not_cache_the_value() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");

@@ -102,7 +102,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "a test reads the files that it made")]
     fn witness_is_created_and_never_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let store = annals::Store::open(folder.path().join("store")).unwrap();
+        let store = Store::open(folder.path().join("store")).unwrap();
         store.namespace("default").unwrap();
         let checkpoint = store.checkpoint().unwrap();
         let path = write_witness(folder.path(), &checkpoint, None).unwrap();
