@@ -29,7 +29,7 @@ pub(crate) struct ReplayArgs {
     /// Speed of the replayed answers
     #[arg(long, value_enum, default_value_t)]
     pub(crate) timing: TimingArg,
-    /// Exit with 3 if the program's standard output differs from the recorded one or cannot be compared
+    /// Exit with 3 if the program's standard output or exit code differs from the recorded one or cannot be compared
     #[arg(long)]
     pub(crate) check_output: bool,
     /// Shuffle the order of overlapping answers with this seed, to find programs whose behaviour depends on

@@ -319,7 +319,7 @@ fn print_spent(document: &BlameDocument, grown: u64) {
     let spent = &document.spent;
     let money = match (spent.calls + spent.questions, spent.dollars) {
         (0, _) => String::new(),
-        (_, dollars) if dollars > 0.0 => format!(", ${dollars:.4}"),
+        (_, dollars) if dollars > 0.0 => format!(", {}", dollars_text(dollars)),
         _ => ", price unknown".to_owned(),
     };
     let each = grown.checked_div(spent.forks).unwrap_or(0);

@@ -316,13 +316,8 @@ fn replay_program(
             (CheckVerdict::Failed, text)
         }
         code if code == recorded.map(i32::from) || recorded.is_none() => (CheckVerdict::Ok, text),
-        code => {
-            let (code, recorded) = (code.unwrap_or(1), recorded.unwrap_or(0));
-            (
-                CheckVerdict::Drift,
-                format!("the program ended with {code}, not with {recorded} as recorded\n{text}"),
-            )
-        }
+        // The text has a line about it.
+        _ => (CheckVerdict::Drift, text),
     };
     Ok((verdict, text))
 }

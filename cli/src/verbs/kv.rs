@@ -8,10 +8,12 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{DelArgs, GetArgs, GlobalArgs, PutArgs, ScanArgs};
 use crate::failure::{CliResult, Failure};
-use crate::output::{CliOutput, preview, put_bytes, time};
+use crate::output::{CliOutput, preview, printable, put_bytes, time};
 
 /// A value from standard input with fewer bytes is written at once, a longer one as it arrives.
 const HEAD_BYTES: u64 = 64 << 10;
+/// Characters of a key that a scan shows.
+const KEY_CHARS_MAX: usize = 200;
 
 pub(super) fn get(global: &GlobalArgs, args: &GetArgs, out: &mut CliOutput) -> CliResult<()> {
     let door = super::open_to_read(global)?;
@@ -66,10 +68,27 @@ pub(super) fn scan(global: &GlobalArgs, args: &ScanArgs, out: &mut CliOutput) ->
         if out.json {
             out.object(&key_value_json(&key, &value))?;
         } else {
-            out.line(format_args!("{}\t{}", preview(&key, 200), preview(&value, 200)))?;
+            out.line(format_args!("{}\t{}", key_text(&key), preview(&value, 200)))?;
         }
     }
     Ok(())
+}
+
+/// A key on one line. Two keys look different, also if they differ in white space.
+fn key_text(key: &[u8]) -> String {
+    let text = String::from_utf8_lossy(key);
+    let mut shown = String::new();
+    for of in text.chars().take(KEY_CHARS_MAX) {
+        match of {
+            ' ' => shown.push(of),
+            of if of.is_whitespace() => shown.extend(of.escape_default()),
+            of => shown.push(of),
+        }
+    }
+    if text.chars().nth(KEY_CHARS_MAX).is_some() {
+        shown.push('…');
+    }
+    printable(&shown)
 }
 
 fn print_history(versions: &[Version], key: &OsStr, out: &mut CliOutput) -> CliResult<()> {

@@ -192,8 +192,14 @@ fn replay_program(
     };
     let faithful = report.replayed.receipt.is_faithful() && report.replayed.diverged.is_empty();
     let reached = print_network(&report, child.is_some());
-    let checked = !args.check_output || report.same_output == Some(true);
+    // A program that goes on live may end as it likes.
+    let recorded_code = if child.is_none() { door.exit_code(reader)? } else { None };
+    let otherwise = recorded_code.filter(|recorded| *recorded != report.code);
+    let checked = !args.check_output || (report.same_output == Some(true) && otherwise.is_none());
     let faithful = faithful && !reached && checked;
+    if let Some(recorded) = otherwise {
+        print_note(format_args!("the program ended with {}, not with {recorded} as recorded", report.code));
+    }
     print_receipt(run, &report, child.as_ref(), (faithful, args.check_output));
     if let Some((_, recorded)) = &child {
         let end = RecordingEnd {
@@ -270,7 +276,8 @@ fn print_receipt(
     let receipt = &report.replayed.receipt;
     if receipt.overlapped > 0 {
         let many = receipt.overlapped;
-        line(format!("{many} identical requests overlapped: which caller got which answer is not recorded"));
+        let requests = plural(u64::from(many), "identical request");
+        line(format!("{requests} overlapped: which caller got which answer is not recorded"));
     }
     // A live program asks for no more recorded calls.
     if !receipt.missing.is_empty() && child.is_none() {

@@ -131,6 +131,12 @@ def streams(words, bytes):
     print("x" * int(bytes))
 
 
+def exits_if(path):
+    """Ends with 1 if a file is there."""
+    print(told(ask("/chat/completions", chat("one"))), flush=True)
+    sys.exit(os.path.exists(path))
+
+
 def gives_up(seconds="0.3"):
     """Hangs up before the answer comes; an ordinary call; one that nobody waits for at the end."""
     connection = http.client.HTTPConnection(BASE.hostname, BASE.port, timeout=float(seconds))

@@ -132,6 +132,25 @@ fn request_that_its_client_gave_up_is_replayed_without_an_answer() {
     says(&replayed, &["step 1 has no answer: at the recording the program hung up after 0."]);
 }
 
+/// Regression: a replay that ended with another exit code than the recording said nothing, even with --check-output.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a file that a user would have")]
+fn replay_with_another_exit_code_says_so() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    bench.write("flag", "");
+    let flag = bench.path("flag");
+    let recorded = bench.record(&upstream.url, "r", &["exits_if", flag.to_str().unwrap()]);
+    assert_eq!(recorded.code, 1, "{recorded:?}");
+    let replayed = bench.replay(&["r", "--check-output"], &[]);
+    assert_eq!(replayed.code, 1, "{replayed:?}");
+    assert!(!replayed.stderr.contains("the program ended with"), "{replayed:?}");
+    std::fs::remove_file(&flag).unwrap();
+    let replayed = bench.replay(&["r"], &[]);
+    assert_eq!(replayed.code, 0, "{replayed:?}");
+    says(&replayed, &["the program ended with 0, not with 1 as recorded", "exact 1 of 1"]);
+    assert_eq!(bench.replay(&["r", "--check-output"], &[]).code, 3);
+}
+
 /// A request whose client hung up while it sent the body was counted as seen, and no frame said that it had been there.
 #[test]
 fn request_cut_in_its_body_is_recorded() {

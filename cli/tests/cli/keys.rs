@@ -66,3 +66,14 @@ fn older_versions_can_be_read() {
     assert_eq!(versions.iter().filter(|version| version["deleted"] == true).count(), 1);
     assert!(versions.iter().any(|version| version["seqno"] == first && version["value"] == "v1"));
 }
+
+/// Regression: a scan showed the keys "a\tb" and "a\nb" both as "a b".
+#[test]
+fn scan_shows_white_space_in_keys() {
+    let bench = CliBench::new();
+    for key in ["a\tb", "a\nb", "a b"] {
+        bench.run_args(["put", key, "value"]).ok();
+    }
+    let lines = bench.run("scan").text();
+    assert_eq!(lines, "a\\tb\tvalue\na\\nb\tvalue\na b\tvalue\n");
+}

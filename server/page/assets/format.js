@@ -46,6 +46,7 @@ function countText(number) {
 
 function dollarsText(dollars) {
   if (dollars == null) return "";
+  if (dollars > 0 && dollars < 0.0001) return "under $0.0001";
   return `$${dollars < 0.01 && dollars > 0 ? dollars.toFixed(4) : dollars.toFixed(2)}`;
 }
 
