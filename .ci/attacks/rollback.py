@@ -229,6 +229,22 @@ def older_generation(store, owner):
     forge.point(store, name)
 
 
+def grown_and_witnessed(store, owner):
+    """The whole store as it was earlier, grown past the newest checkpoint. annals refuses to add one of it, so somebody else does."""
+    shutil.rmtree(store)
+    lib.copy(owner.first, store)
+    for number in range(40):
+        lib.must(store, "put", f"other-{number}", "value")
+    refused = lib.annals(store, "ledger", "checkpoint", "--to", owner.witness)
+    if refused.code != 3:
+        raise SystemExit(f"a checkpoint that covers a rollback up was added: {refused.brief()}")
+    made = owner.home / "made"
+    made.mkdir()
+    lib.must(store, "ledger", "checkpoint", "--to", made)
+    for path in made.iterdir():
+        shutil.copy(path, owner.witness)
+
+
 def tail_cut(note):
     """The last two batches of a killed store are cut from the file. What the writer noted apart from the log is as `note` has it."""
     def way(store, owner):
@@ -261,6 +277,7 @@ def of_run(uid):
 # way: (the store, the change, expected: with nothing, with a checkpoint, with a witness folder)
 EXPECTED = {
     "the whole store as it was earlier": (several, lambda store, owner: shutil.rmtree(store) or lib.copy(owner.first, store), "unseen caught caught"),
+    "the same, grown past the newest checkpoint, and a new checkpoint added": (several, grown_and_witnessed, "unseen caught caught"),
     "another store of the same content": (simple, None, "unseen caught caught"),
     "an older manifest": (several, older_manifest, "right right right"),
     "CURRENT names an older generation": (several, older_generation, "right right right"),
