@@ -312,7 +312,7 @@ fn annals_commands_work_over_sockets_and_persist() {
     let backup = format!("store.backup {}", copy.display());
     assert!(ask(&mut daemon.tcp(), &backup).starts_with("-NOPERM "));
     assert_eq!(ask(&mut bench.connect(), &backup), "*10");
-    assert_eq!(ask(&mut bench.connect(), "store.verify"), "*16");
+    assert_eq!(ask(&mut bench.connect(), "store.verify"), "*20");
     assert_eq!(ask(&mut one, "frame.begin r llm again"), ":3");
     assert_eq!(ask(&mut one, "frame.append r 3 begun"), ":5");
     daemon.signal("-KILL");
