@@ -112,8 +112,10 @@ mod tests {
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&path).unwrap(), kept);
         assert_eq!(contradicted_witness(folder.path(), &store).unwrap(), None);
-        let other =
-            Checkpoint { root: annals::ledger::NodeHash([7; 32]), time_ns: u64::MAX, ..checkpoint.clone() };
+        let mut other = Checkpoint { time_ns: u64::MAX, ..checkpoint.clone() };
+        // Of one leaf: its hash is the root.
+        other.root = annals::ledger::NodeHash([7; 32]);
+        other.marks.iter_mut().for_each(|mark| mark.node = other.root);
         let forked = write_witness(folder.path(), &other, None).unwrap();
         assert_eq!(contradicted_witness(folder.path(), &store).unwrap(), Some(forked.clone()));
         std::fs::remove_file(forked).unwrap();

@@ -305,7 +305,7 @@ fn connection_waiting_for_a_permit_blocks_no_other() {
         drop(places);
         let mut rest = vec![0; 16];
         waits.read_exact(&mut rest).await.unwrap();
-        assert!(rest.starts_with(b"*16\r\n$4\r\nruns\r\n"), "{rest:?}");
+        assert!(rest.starts_with(b"*20\r\n$4\r\nruns\r\n"), "{rest:?}");
         while !rest.ends_with(b"+PONG\r\n") {
             rest.push(waits.read_u8().await.unwrap());
         }
