@@ -1,11 +1,9 @@
 //! Records that are taken out of the log must be explained by a statement and a tombstone of the ledger.
 
-use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
 use annals::io::sim::{Crash, SimIo};
-use annals::io::{Io, OpenMode};
 use annals::{
     ErrorKind, Options, RunSpec, Status, Store,
     kv::History,
@@ -15,7 +13,7 @@ use annals::{
 };
 
 use crate::forge::{ForgedBatch, ForgedLog, ForgedRecord, StoreFiles, varint};
-use crate::support::{SeededRng, assert_whole, recorded, seed, sim_options};
+use crate::support::{SeededRng, assert_whole, disk_of, recorded, seed, sim_options};
 
 const DAY_NS: u64 = 86_400_000_000_000;
 const STATEMENT: u8 = 10;
@@ -26,15 +24,6 @@ fn options(sim: &SimIo) -> Options {
 
 fn files(sim: &SimIo) -> StoreFiles {
     sim.files().into_iter().map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
-}
-
-fn disk_of(files: &StoreFiles) -> SimIo {
-    let sim = SimIo::new(6);
-    for (path, bytes) in files {
-        sim.create_dir_all(path.parent().unwrap()).unwrap();
-        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
-    }
-    sim
 }
 
 /// A store after a run was forgotten and compacted, and a checkpoint from before that.

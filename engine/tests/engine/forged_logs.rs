@@ -1,35 +1,19 @@
 //! Stores with valid checksums that contradict themselves, as a bug or another program might write them. They
 //! must be refused with a reason.
 
-use std::io::{IoSlice, Read as _};
+use std::io::Read as _;
 use std::path::Path;
 
 use annals::io::sim::SimIo;
-use annals::io::{Io, OpenMode};
 use annals::{Component, ErrorKind, Frame, Options, RunSpec, Status, Store};
 
 use crate::forge::{ForgedFrameHead, ForgedLog, ForgedRecord, ForgedReference, StoreFiles, crc};
-use crate::support::{SeededRng, sim_options};
+use crate::support::{SeededRng, disk_of, files, sim_options};
 
 const FRAME_PART: u8 = 6;
 
 fn options(sim: &SimIo) -> Options {
     Options { segment_bytes_max: 2 << 10, ..sim_options(sim) }
-}
-
-fn files(sim: &SimIo) -> StoreFiles {
-    // The reserve holds disk space and no bytes.
-    let ours = sim.files().into_iter().filter(|path| !path.ends_with("RESERVE"));
-    ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
-}
-
-fn disk_of(files: &StoreFiles) -> SimIo {
-    let sim = SimIo::new(6);
-    for (path, bytes) in files {
-        sim.create_dir_all(path.parent().unwrap()).unwrap();
-        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
-    }
-    sim
 }
 
 fn open(files: &StoreFiles) -> Store {

@@ -1,11 +1,9 @@
 //! Forged logs: an older checkpoint must detect every rewrite of history that a plain check does not see.
 
 use std::collections::BTreeMap;
-use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
 use annals::io::sim::SimIo;
-use annals::io::{Io, OpenMode};
 use annals::{
     ErrorKind, Frame as Spec, Options, RunSpec, Status, Store,
     kv::{History, ScanRange},
@@ -16,25 +14,10 @@ use annals::{
 use crate::forge::{
     ForgedBatch, ForgedFrameHead, ForgedLog, ForgedRecord, ForgedReference, StoreFiles, WholeIds, crc, varint,
 };
-use crate::support::{GrowingConversation, SeededRng, record, seed, sim_options};
+use crate::support::{GrowingConversation, SeededRng, disk_of, files, record, seed, sim_options};
 
 fn options(sim: &SimIo) -> Options {
     Options { segment_bytes_max: 2 << 10, ..sim_options(sim) }
-}
-
-fn files(sim: &SimIo) -> StoreFiles {
-    // The reserve holds disk space and no bytes.
-    let ours = sim.files().into_iter().filter(|path| !path.ends_with("RESERVE"));
-    ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
-}
-
-fn disk_of(files: &StoreFiles) -> SimIo {
-    let sim = SimIo::new(6);
-    for (path, bytes) in files {
-        sim.create_dir_all(path.parent().unwrap()).unwrap();
-        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
-    }
-    sim
 }
 
 fn open(files: &StoreFiles) -> annals::Result<Store> {

@@ -1,12 +1,16 @@
 //! Shared helpers of this test binary: options, a seeded generator, a growing conversation.
 
+use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 
 use annals::io::sim::SimIo;
+use annals::io::{Io, OpenMode};
 use annals::{
     Component, Durability, Frame, Namespace, Options, ReadMode, RecordedFrame, Run, RunReader, RunSpec, Store,
 };
+
+use crate::forge::StoreFiles;
 
 /// The default options, reading as `ANNALS_READ_MODE` says: `mapped` (the default) or `positional`.
 pub(crate) fn defaults() -> Options {
@@ -225,4 +229,21 @@ fn crc(segment: &[u8], at: usize, end: usize) -> u32 {
     crc.update(&(at as u64).to_le_bytes());
     crc.update(&segment[at + 4..end]);
     crc.finalize()
+}
+
+/// The files of a store.
+pub(crate) fn files(sim: &SimIo) -> StoreFiles {
+    // The reserve holds disk space and no bytes.
+    let ours = sim.files().into_iter().filter(|path| !path.ends_with("RESERVE"));
+    ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
+}
+
+/// A disk with these files.
+pub(crate) fn disk_of(files: &StoreFiles) -> SimIo {
+    let sim = SimIo::new(6);
+    for (path, bytes) in files {
+        sim.create_dir_all(path.parent().unwrap()).unwrap();
+        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
+    }
+    sim
 }

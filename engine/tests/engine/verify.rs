@@ -1,41 +1,26 @@
 //! `Store::verify` and forged bytes: bodies of values and snapshots, and tables with valid checksums that hide data.
 
 use std::collections::BTreeMap;
-use std::io::IoSlice;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use annals::io::Io;
 use annals::io::sim::SimIo;
-use annals::io::{Io, OpenMode};
 use annals::upkeep::{CompactOptions, diagnose};
 use annals::{ErrorKind, Options, RunSpec, Status, Store, kv::History};
 use annals_store::io::FileBytes;
 use annals_store::kv::table::{IndexEntry, Table, TableWriter};
 
-use crate::forge::{ForgedLog, ForgedRecord, StoreFiles};
+use crate::forge::{ForgedLog, ForgedRecord};
 use crate::support::{
-    GrowingConversation, SeededRng, assert_whole, process_durability_options, record, seed, sim_options,
+    GrowingConversation, SeededRng, assert_whole, disk_of, files, process_durability_options, record, seed,
+    sim_options,
 };
 
 /// Value kinds of the index: docs/format.md, section 12.
 const LIVING: u8 = 1;
 const ENDED: u8 = 2;
-
-fn files(sim: &SimIo) -> StoreFiles {
-    // The reserve holds disk space and no bytes.
-    let ours = sim.files().into_iter().filter(|path| !path.ends_with("RESERVE"));
-    ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
-}
-
-fn disk_of(files: &StoreFiles) -> SimIo {
-    let sim = SimIo::new(6);
-    for (path, bytes) in files {
-        sim.create_dir_all(path.parent().unwrap()).unwrap();
-        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
-    }
-    sim
-}
 
 fn read_only(sim: &SimIo) -> Store {
     Store::open_read_only_with("s", sim_options(sim)).unwrap()
