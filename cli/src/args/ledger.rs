@@ -16,7 +16,7 @@ pub(crate) struct VerifyArgs {
     /// Verify only this number of runs, spread evenly
     #[arg(long, group = "what", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) sample: Option<u64>,
-    /// Also compare the history with this checkpoint file, or with the newest of this store in a folder; - is
+    /// Also compare the history with this checkpoint file, or with all of this store in a folder; - is
     /// standard input
     #[arg(long, value_name = "CHECKPOINT|DIR")]
     pub(crate) against: Option<PathBuf>,

@@ -15,7 +15,7 @@ use crate::args::{CheckpointArgs, GlobalArgs, LedgerCheckArgs, LedgerVerb, Prove
 use crate::atomic_file::{self, FileAccess};
 use crate::failure::{CliResult, Failure, FailureCode, output_failure};
 use crate::input;
-use crate::output::{CliOutput, count, plural, printable, time};
+use crate::output::{CliOutput, count, plural, print_note, printable, time};
 use crate::store_access::{self, StoreAccess};
 
 /// Most bytes of a checkpoint or key file: both are small.
@@ -55,7 +55,11 @@ fn checkpoint(global: &GlobalArgs, args: &CheckpointArgs, out: &mut CliOutput) -
 
 /// Checks that the store has the history of the newest checkpoint in a folder. A newer one would cover up what was done.
 fn check_newest_witness(door: &StoreAccess, folder: &Path) -> CliResult<()> {
-    let Some(newest) = Witnesses::read(folder, None)?.of_store(door.id()).newest else { return Ok(()) };
+    let witnesses = Witnesses::read(folder, None)?;
+    for witness in &witnesses.malformed {
+        print_note(printable(&format!("not compared, because it is malformed: {witness}")));
+    }
+    let Some(newest) = witnesses.of_store(door.id()).newest else { return Ok(()) };
     if door.compare(&newest.checkpoint, &[])?.differences.is_empty() {
         return Ok(());
     }

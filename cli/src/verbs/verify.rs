@@ -28,7 +28,9 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
     };
     let checked = super::open_to_read(global).and_then(|door| {
         let compared = match kept.map(|kept| kept.of_store(door.id())).transpose()? {
-            Some(Kept { files, newest, older }) => Some((files, door.compare(&newest, &older)?)),
+            Some(ComparedCheckpoints { files, newest, older }) => {
+                Some((files, door.compare(&newest, &older)?))
+            }
             None => None,
         };
         Ok((door.verify(scope)?, compared))
@@ -154,22 +156,24 @@ impl KeptCheckpoint {
         }
     }
 
-    fn of_store(self, store: StoreId) -> CliResult<Kept> {
+    fn of_store(self, store: StoreId) -> CliResult<ComparedCheckpoints> {
         match self {
-            Self::File(checkpoint) => Ok(Kept { files: Vec::new(), newest: *checkpoint, older: Vec::new() }),
+            Self::File(checkpoint) => {
+                Ok(ComparedCheckpoints { files: Vec::new(), newest: *checkpoint, older: Vec::new() })
+            }
             Self::Folder(folder, witnesses) => {
                 let (newest, older) = witnesses.newest_of(store, &folder)?;
                 let (mut files, older): (Vec<_>, Vec<_>) =
                     older.into_iter().map(|witness| (witness.path, witness.checkpoint)).unzip();
                 files.push(newest.path);
-                Ok(Kept { files, newest: newest.checkpoint, older })
+                Ok(ComparedCheckpoints { files, newest: newest.checkpoint, older })
             }
         }
     }
 }
 
 /// The checkpoints of one store to compare with.
-struct Kept {
+struct ComparedCheckpoints {
     /// The files of the older ones and of the newest, if they are from a folder.
     files: Vec<PathBuf>,
     newest: Checkpoint,

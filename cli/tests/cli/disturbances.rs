@@ -117,7 +117,7 @@ fn client_hang_up_is_recorded_as_far_as_it_came() {
 /// Regression: a client that gave up before the answer came was recorded as answered, and its replay got the answer,
 /// with exit code 0. If the answer had not come before the program ended, the request could not be replayed at all.
 #[test]
-fn request_that_its_client_gave_up_is_replayed_without_an_answer() {
+fn request_that_its_client_gave_up_gets_no_answer() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.record(&upstream.url, "r", &["gives_up"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");

@@ -231,8 +231,10 @@ async fn sweep_one(tenant: &Tenant) {
                 break;
             }
         };
-        if let Some(settled) = settled {
-            let _ = settled.await;
+        if let Some(settled) = settled
+            && let Ok(Err(why)) = settled.await
+        {
+            tracing::warn!(why, namespace = tenant.name, "keys that are over stay until a later sweep");
         }
         if next.is_none() {
             break;

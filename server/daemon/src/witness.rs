@@ -2,7 +2,7 @@
 //!
 //! A file is created and never changed or replaced. `annals verify --against FOLDER` reads them.
 
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use annals::Store;
@@ -56,16 +56,19 @@ pub fn write_witness(
 ///
 /// # Errors
 /// Those of the system and of the store.
-#[expect(clippy::disallowed_methods, reason = "a folder of the user's, which is no part of a store")]
 pub(crate) fn contradicted_witness(folder: &Path, store: &Store) -> annals::Result<Option<PathBuf>> {
     let unreadable = |error: io::Error| {
         annals::Error::new(annals::ErrorKind::Unavailable, format!("{}: {error}", folder.display()))
     };
     let mut newest: Option<(PathBuf, Checkpoint)> = None;
     for path in list_witnesses(folder).map_err(unreadable)? {
-        // Reading a FIFO would wait for a writer.
-        let json = if path.is_file() { std::fs::read(&path).unwrap_or_default() } else { continue };
-        let Ok(checkpoint) = Checkpoint::from_json(&json) else { continue };
+        let checkpoint = match read_witness(&path) {
+            Ok(checkpoint) => checkpoint,
+            Err(why) => {
+                tracing::warn!(file = %path.display(), %why, "a witness cannot be read and is not compared");
+                continue;
+            }
+        };
         let age = |of: &Checkpoint| (of.leaves, of.time_ns);
         if checkpoint.store == store.id()
             && newest.as_ref().is_none_or(|(_, last)| age(last) <= age(&checkpoint))
@@ -75,6 +78,23 @@ pub(crate) fn contradicted_witness(folder: &Path, store: &Store) -> annals::Resu
     }
     let Some((path, checkpoint)) = newest else { return Ok(None) };
     Ok((!store.verify_against(&checkpoint)?.differences.is_empty()).then_some(path))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a folder of the user's, which is no part of a store")]
+fn read_witness(path: &Path) -> annals::Result<Checkpoint> {
+    let unreadable = |why: String| annals::Error::new(annals::ErrorKind::Invalid, why);
+    // Reading a FIFO would wait for a writer.
+    if !path.is_file() {
+        return Err(unreadable("it is not a regular file".to_owned()));
+    }
+    let mut json = Vec::new();
+    let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
+    let read = file.take(WITNESS_BYTES_MAX as u64 + 1).read_to_end(&mut json);
+    read.map_err(|error| unreadable(error.to_string()))?;
+    if json.len() > WITNESS_BYTES_MAX {
+        return Err(unreadable(format!("it is larger than {WITNESS_BYTES_MAX} bytes")));
+    }
+    Checkpoint::from_json(&json)
 }
 
 /// The names of the witnesses in a folder, in ascending order.
@@ -119,6 +139,12 @@ mod tests {
         let forked = write_witness(folder.path(), &other, None).unwrap();
         assert_eq!(contradicted_witness(folder.path(), &store).unwrap(), Some(forked.clone()));
         std::fs::remove_file(forked).unwrap();
+        let long = folder.path().join("checkpoint-long.json");
+        std::fs::write(&long, vec![b' '; WITNESS_BYTES_MAX + 1]).unwrap();
+        let why = read_witness(&long).unwrap_err().to_string();
+        assert!(why.contains("larger than"), "{why}");
+        assert_eq!(contradicted_witness(folder.path(), &store).unwrap(), None, "it is left out");
+        std::fs::remove_file(long).unwrap();
         let older = Checkpoint { leaves: 9, time_ns: 5, ..checkpoint.clone() };
         let newer = Checkpoint { leaves: 10, time_ns: 4, ..checkpoint };
         assert!(witness_name(&older) < witness_name(&newer));
