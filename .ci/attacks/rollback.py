@@ -229,6 +229,16 @@ def older_generation(store, owner):
     forge.point(store, name)
 
 
+def older_put_over(store, owner):
+    """The files of an older copy are put over those of the store, as `cp -r` does. Then somebody writes."""
+    shutil.copytree(owner.first, store, dirs_exist_ok=True)
+    before = {path.name for path in (store / "segments").iterdir()}
+    lib.annals(store, "del", "no such key")
+    gone = before - {path.name for path in (store / "segments").iterdir()}
+    if gone:
+        raise SystemExit(f"a writer removed log files that an older manifest does not list: {sorted(gone)}")
+
+
 def grown_and_witnessed(store, owner):
     """The whole store as it was earlier, grown past the newest checkpoint. annals refuses to add one of it, so somebody else does."""
     shutil.rmtree(store)
@@ -278,6 +288,7 @@ def of_run(uid):
 EXPECTED = {
     "the whole store as it was earlier": (several, lambda store, owner: shutil.rmtree(store) or lib.copy(owner.first, store), "unseen caught caught"),
     "the same, grown past the newest checkpoint, and a new checkpoint added": (several, grown_and_witnessed, "unseen caught caught"),
+    "an older copy put over the store": (several, older_put_over, "caught caught caught"),
     "another store of the same content": (simple, None, "unseen caught caught"),
     "an older manifest": (several, older_manifest, "right right right"),
     "CURRENT names an older generation": (several, older_generation, "right right right"),

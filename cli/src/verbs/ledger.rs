@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use annals::StoreId;
-use annals::ledger::{Checkpoint, Signature};
+use annals::ledger::{Checkpoint, ErasureReport, Signature};
 use annals_proof::{BodyClaim, CheckpointAgreement, PrivateKey, ProofClaim, ProofVerdict, PublicKey};
 use annals_server::{WITNESS_BYTES_MAX, list_witnesses, write_witness};
 use annals_text::hex::encode;
@@ -177,6 +177,9 @@ fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
             if gap.why.is_empty() { String::new() } else { format!(" ({})", printable(&gap.why)) },
         ))
     })?;
+    if erasures.records > 0 {
+        print_erased(&erasures, out)?;
+    }
     let problems = erasures.problems();
     for what in &problems {
         match out.json {
@@ -193,8 +196,28 @@ fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     match problems.is_empty() {
         false => Err(Failure::Silent(FailureCode::Damage)),
         true if out.json || found > 0 => Ok(()),
+        true if erasures.records > 0 => out.line("no gaps among runs"),
         true => out.line("no gaps"),
     }
+}
+
+/// Says what compactions erased: the values of forgotten keys are among it.
+fn print_erased(erasures: &ErasureReport, out: &mut CliOutput) -> CliResult<()> {
+    let ErasureReport { records, statements, stated_ns, .. } = *erasures;
+    if out.json {
+        let (what, time_ns) = ("erased", stated_ns);
+        return out.object(
+            &json!({ "what": what, "records": records, "statements": statements, "time_ns": time_ns }),
+        );
+    }
+    let by = match statements {
+        0 => "before format 4".to_owned(),
+        some => format!("by {}, the last at {}", plural(some, "compaction"), time(stated_ns)),
+    };
+    out.line(format_args!(
+        "erased {by}: {}: superseded, deleted or forgotten keys, parts of dropped runs, or stored bytes that were written anew",
+        plural(records, "record"),
+    ))
 }
 
 /// A checkpoint in a folder.

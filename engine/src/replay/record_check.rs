@@ -39,7 +39,9 @@ use annals_store::schema::PASSING_SPACE;
 
 /// Begins the sentence about an index that differs from the log.
 pub(crate) const INDEX_DIFFERS: &str = "the index differs from the log";
-/// Keys that this sentence names at most.
+/// Begins the sentence about a table with a damaged block.
+pub(crate) const TABLE_DAMAGED: &str = "an index table is damaged";
+/// Keys that the first of these sentences names at most.
 const NAMED_MAX: usize = 4;
 /// How often the index is opened anew if a compaction of another process has replaced files.
 const ATTEMPTS_MAX: usize = 3;

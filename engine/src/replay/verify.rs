@@ -6,9 +6,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::cursor::for_each_checked_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::LogCut;
-use crate::log::open::{Damage, FoundLog, ScanEnd, scan_states, sealed_footer};
+use crate::log::open::{Damage, FoundLog};
+use crate::log::scan::{ScanEnd, scan_states, sealed_footer};
 use crate::log::writer_lock::is_being_written;
-use crate::replay::record_check::find_with_check;
+use crate::replay::record_check::{TABLE_DAMAGED, find_with_check, remedy};
 use crate::store::Store;
 use crate::trace::census::LogCensus;
 use crate::trace::reader::RunReader;
@@ -239,6 +240,14 @@ impl Store {
             report.notes.push(what.to_owned());
         }
         check = check.filter(|_| is_readable);
+        for Damage { file, offset, what } in core.index.damaged_in_place() {
+            let file = file.display();
+            let remedy = remedy(&core.paths.tables());
+            let what = format!(
+                "{TABLE_DAMAGED}: {file} at byte {offset}: {what}, but its file is as before, and its other blocks were not compared; {remedy}"
+            );
+            report.damaged.push(VerifyProblem { run: None, what });
+        }
         let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
         let mut batches = 0;
         let mut state_at_end = LogState::empty();

@@ -24,9 +24,10 @@ use crate::log::joined::LogBatch;
 use crate::log::layout::{COUNT_MAX, LogState, REWRITTEN_FORMAT, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::LedgerNode;
 use crate::log::manifest::{FORMAT, FORMAT_UNSTATED};
-use crate::log::open::{FoundLog, find, scan_states};
+use crate::log::open::{FoundLog, find};
 use crate::log::queue::Durability;
 use crate::log::record::{LogicalBody, RecordKind, SpaceHead};
+use crate::log::scan::scan_states;
 use crate::log::segments::{Segment, read_lock};
 use crate::trace::heads::{FrameHead, RunHead, TombstoneHead};
 use crate::trace::{kinds, run_keys};
@@ -54,8 +55,13 @@ pub struct UnexplainedErasure {
 /// What a pass over the log found about erased records.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ErasureReport {
-    /// Number of erased records.
+    /// Number of erased records: versions of keys and parts of runs that nothing needs any more, and bytes of bodies
+    /// that a compaction wrote anew.
     pub records: u64,
+    /// Number of statements by which compactions say what they erased.
+    pub statements: u64,
+    /// When the newest of them was made, nanoseconds since 1970-01-01 UTC; 0 if there is none.
+    pub stated_ns: u64,
     /// Erased records that no statement in the ledger explains.
     pub unexplained: Vec<UnexplainedErasure>,
     /// Number of log files with records that were erased before format 4. Whether that was a compaction cannot be
@@ -206,6 +212,9 @@ pub(crate) struct LogCensus {
     rewritten: Vec<RewrittenSpan>,
     /// The oldest statement of each span.
     stated: HashMap<ErasedSpan, StatedSpan>,
+    /// Statements of compactions, and when the newest was made.
+    statements: u64,
+    stated_ns: u64,
     recorded: RunNumbers,
     /// Runs that had no record when the store was upgraded to format 4.
     earlier: RunNumbers,
@@ -283,6 +292,10 @@ impl LogCensus {
     }
 
     fn add_statement(&mut self, seqno: Seqno, head: ErasureHead) {
+        if head.rule == ErasureRule::Compaction {
+            self.statements += 1;
+            self.stated_ns = self.stated_ns.max(head.time_ns);
+        }
         for span in head.spans {
             self.stated.entry(span).or_insert(StatedSpan { seqno, rule: head.rule });
         }
@@ -305,7 +318,12 @@ impl LogCensus {
     /// Ends the census and names what nothing explains. Reads the log a second time if there is any.
     pub(crate) fn finish(&mut self, schema: &dyn RecordSchema, found: &FoundLog) -> Result<ErasureReport> {
         self.close_span();
-        let mut report = ErasureReport { records: self.all_erased, ..ErasureReport::default() };
+        let mut report = ErasureReport {
+            records: self.all_erased,
+            statements: self.statements,
+            stated_ns: self.stated_ns,
+            ..ErasureReport::default()
+        };
         let mut unexplained = Vec::new();
         for span in &self.rewritten {
             let erased = &span.erased;

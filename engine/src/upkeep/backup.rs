@@ -16,9 +16,11 @@ use crate::io::{File, Io, OpenMode};
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::{CleanClose, Manifest, ManifestState, VectorList};
 use crate::log::names::NamesFile;
-use crate::log::open::{FoundLog, ScanEnd, find, scan};
+use crate::log::open::{FoundLog, find};
 use crate::log::paths::StorePaths;
+use crate::log::scan::{ScanEnd, scan};
 use crate::log::synced::{FIRST_STORE_FORMAT, FoundNote, SyncedFile};
+use crate::replay::record_check::TABLE_DAMAGED;
 use crate::store::Store;
 use crate::upkeep::repair::require_empty_dir;
 use annals_store::kv::core::{Core, Options};
@@ -69,7 +71,7 @@ impl Store {
         if core.is_writer() && !core.is_closed() {
             core.log()?.queue.barrier(core.index.visible())?;
         }
-        copy_store(core, to.as_ref(), sharing)
+        copy_store(core, to.as_ref(), sharing, true)
     }
 }
 
@@ -82,14 +84,18 @@ pub fn restore(backup: impl AsRef<Path>, to: impl AsRef<Path>, options: Options)
     require_empty_dir(&*options.io, to.as_ref())?;
     let store = Store::open_read_only_with(backup, options)?;
     let report = store.verify()?;
-    if let Some(first) = report.damaged.first() {
-        let what = format!("damaged places in the backup: {}; first: {}", report.damaged.len(), first.what);
+    // The first opening of the copy makes the tables from the log.
+    let (tables, damaged): (Vec<_>, Vec<_>) =
+        report.damaged.iter().partition(|problem| problem.what.starts_with(TABLE_DAMAGED));
+    if let Some(first) = damaged.first() {
+        let what = format!("damaged places in the backup: {}; first: {}", damaged.len(), first.what);
         return Err(Error::new(ErrorKind::Damaged, what));
     }
-    copy_store(store.core(), to.as_ref(), Sharing::Copied)
+    copy_store(store.core(), to.as_ref(), Sharing::Copied, tables.is_empty())
 }
 
-fn copy_store(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
+/// Copies a store; its tables only if `has_whole_tables`.
+fn copy_store(core: &Core, to: &Path, sharing: Sharing, has_whole_tables: bool) -> Result<BackupReport> {
     require_empty_dir(&*core.io, to)?;
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     if whole(to).starts_with(whole(core.paths.root())) {
@@ -117,7 +123,7 @@ fn copy_store(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> 
     };
     copy.report.seqno = end.state.last_seqno();
     copy.copy_segments(&found, &end)?;
-    let tables = copy.copy_tables(&found.state)?;
+    let tables = copy.copy_tables(&found.state, has_whole_tables)?;
     let vectors = copy.copy_vectors(&found.state)?;
     let state = copy_state(found.state, &end, tables, vectors);
     if state.format >= FIRST_STORE_FORMAT {
@@ -169,9 +175,13 @@ impl BackupCopy<'_> {
         Ok(self.io.sync_dir(&self.to.segments())?)
     }
 
-    /// Copies the tables; false if one cannot be read. Then opening the copy reads the whole log.
-    fn copy_tables(&mut self, state: &ManifestState) -> Result<bool> {
+    /// Copies the tables if they are whole; false if they are not, or if one cannot be read. Then opening the copy
+    /// reads the whole log.
+    fn copy_tables(&mut self, state: &ManifestState, are_whole: bool) -> Result<bool> {
         self.io.create_dir_all(&self.to.tables())?;
+        if !are_whole {
+            return Ok(false);
+        }
         for entry in &state.tables {
             let (from, to) = (self.from.table(entry.id), self.to.table(entry.id));
             match self.link_or_copy(&from, None, &to) {

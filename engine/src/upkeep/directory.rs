@@ -13,6 +13,7 @@ use crate::log::manifest::{LoadedManifest, load, load_generation};
 use crate::log::open::{Damage, unfinished};
 use crate::log::paths::{StorePaths, parse_manifest, parse_segment};
 use crate::log::segments::Segment;
+use crate::log::synced::{self, SyncedNote};
 use crate::upkeep::correct::PatchedFile;
 use crate::upkeep::order;
 
@@ -33,6 +34,8 @@ pub(super) struct StoreDirectory {
     /// The manifest, or the reason why none can be trusted.
     pub(super) manifest: std::result::Result<LoadedManifest, Error>,
     pub(super) store: StoreId,
+    /// The newest whole note of `SYNCED`.
+    pub(super) synced: Option<SyncedNote>,
     /// Segments in log order, as far as the order is known.
     pub(super) segments: Vec<SegmentFile>,
     pub(super) damage: Vec<Damage>,
@@ -95,6 +98,7 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
             })?
         }
     };
+    let synced = synced::newest(synced::read(io, paths)?.as_deref(), store, paths)?.note;
     let mut segments = Vec::new();
     for (id, file) in number_segments(found, store, &mut note) {
         let len = file.file.len()?;
@@ -107,7 +111,7 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
     for id in order::missing_segments(&segments, listed) {
         note(paths.segment(id), 0, "the file is missing");
     }
-    Ok(StoreDirectory { manifest, store, segments, damage })
+    Ok(StoreDirectory { manifest, store, synced, segments, damage })
 }
 
 /// A file in the directory of the segments.

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
 use crate::log::manifest::{FORMAT, ManifestState, current_line};
-use crate::log::open::{Damage, enter, find, scan};
+use crate::log::open::{Damage, enter, find};
 use crate::log::paths::{
     RESERVE, SOCKET, SOCKET_NEXT, StorePaths, parse_manifest, parse_segment, parse_table, parse_vector_file,
 };
+use crate::log::scan::scan;
 use crate::log::writer_lock::{StoreLock, keep_writers_out};
-use crate::replay::record_check::{INDEX_DIFFERS, remedy};
+use crate::replay::record_check::{INDEX_DIFFERS, TABLE_DAMAGED, remedy};
 use crate::replay::{TailReport, VerifyReport};
 use crate::store::Store;
 use crate::trace::census::ERASED;
@@ -31,6 +32,8 @@ pub struct Finding {
     pub means: String,
     /// What to do next.
     pub next: String,
+    /// Whether the store cannot be opened for writing until this is mended.
+    pub blocks_writing: bool,
 }
 
 /// The state of a store.
@@ -118,7 +121,7 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
             for problem in report.damaged {
                 if problem.what.starts_with(ERASED) {
                     all.findings.push(finding_of_erasure(&paths, problem.what));
-                } else if problem.what.starts_with(INDEX_DIFFERS) {
+                } else if problem.what.starts_with(INDEX_DIFFERS) || problem.what.starts_with(TABLE_DAMAGED) {
                     all.findings.push(finding_of_index(&paths, problem.what));
                 } else {
                     wrong.push(problem.what);
@@ -194,13 +197,22 @@ fn finding_of_erasure(paths: &StorePaths, what: String) -> Finding {
     let means = "somebody removed records past annals, or cut the log back behind the record of a deletion; all other \
                  runs and keys are intact";
     let next = "compare with a checkpoint that was kept elsewhere: annals verify --against FILE; or restore a backup";
-    Finding { file: paths.segments(), offset: 0, what, means: means.to_owned(), next: next.to_owned() }
+    Finding {
+        file: paths.segments(),
+        offset: 0,
+        what,
+        means: means.to_owned(),
+        next: next.to_owned(),
+        blocks_writing: false,
+    }
 }
 
 fn finding_of_index(paths: &StorePaths, what: String) -> Finding {
-    let means = "readers miss runs or keys, or get old versions; nothing is lost, because the log holds them";
+    let means =
+        "readers may miss runs or keys, or get old versions; nothing is lost, because the log holds them";
     let next = remedy(&paths.tables());
-    Finding { file: paths.tables(), offset: 0, what, means: means.to_owned(), next }
+    let (file, means) = (paths.tables(), means.to_owned());
+    Finding { file, offset: 0, what, means, next, blocks_writing: false }
 }
 
 fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {
@@ -220,6 +232,7 @@ fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {
         means: means.to_owned(),
         next: "restore a backup, or save the intact data into a new store: annals repair --to NEWDIR"
             .to_owned(),
+        blocks_writing: true,
     }
 }
 
@@ -272,7 +285,7 @@ impl Diagnosis {
     #[must_use]
     pub fn recovery_steps(&self) -> Vec<String> {
         let mut steps = Vec::new();
-        if !self.is_healthy() {
+        if self.findings.iter().any(|finding| finding.blocks_writing) {
             return vec!["it will refuse to open this store for writing until it is repaired".to_owned()];
         }
         if let Some(format) = self.format.filter(|format| *format < FORMAT) {

@@ -4,7 +4,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno};
 use crate::log::manifest::SegmentEntry;
-use crate::log::open::sealed_footer;
+use crate::log::scan::sealed_footer;
 use crate::upkeep::directory::SegmentFile;
 
 /// Maximum number of missing files that are reported.
@@ -19,11 +19,27 @@ pub(super) fn log_order(
     listed: Option<&[SegmentEntry]>,
 ) -> Result<Vec<SegmentFile>> {
     match listed {
-        Some(listed) if listed.iter().all(|entry| found.iter().any(|one| one.segment.id == entry.id)) => {
+        Some(listed)
+            if listed.iter().all(|entry| found.iter().any(|one| one.segment.id == entry.id))
+                && !is_older(listed, &found)? =>
+        {
             Ok(order_by_manifest(found, listed))
         }
         _ => order_by_headers(found),
     }
+}
+
+/// Whether the manifest is older than the log: a rewritten segment that it does not list holds records of its active
+/// segment, or later ones. It came with an older copy of the store.
+fn is_older(listed: &[SegmentEntry], found: &[SegmentFile]) -> Result<bool> {
+    let Some(active) = listed.last() else { return Ok(false) };
+    for one in found.iter().filter(|one| one.segment.id.is_rewritten()) {
+        let is_listed = listed.iter().any(|entry| entry.id == one.segment.id);
+        if !is_listed && record_span(one)?.is_some_and(|(_, end)| end > active.first_seqno) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The order of the manifest, followed by segments that the writer may have begun since.

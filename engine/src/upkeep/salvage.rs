@@ -24,9 +24,11 @@ use crate::log::joined::LogBatch;
 use crate::log::layout::{
     BatchHeader, ChainDigest, PrevDigest, RawRecord, SEGMENT_HEADER_BYTES, chain_digest,
 };
-use crate::log::open::{Damage, sealed_footer};
+use crate::log::open::Damage;
 use crate::log::record::{GroupPart, GroupRest, LogicalBody, RecordKind};
+use crate::log::scan::sealed_footer;
 use crate::log::segments::Segment;
+use crate::log::synced::SyncedNote;
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
 use crate::trace::kinds;
 use crate::trace::schema::RunSchema;
@@ -41,6 +43,8 @@ use annals_store::schema::RecordSchema;
 const AHEAD_MAX: u64 = 1 << 40;
 /// Maximum bytes of a batch in which a changed byte is looked for.
 const RESTORED_BYTES_MAX: u64 = 64 << 20;
+/// Why the end of a log is in doubt.
+const TORN_END: &str = "bytes after the last whole batch: a crash tore them, or they are damaged";
 
 /// A record of a key or of a name, in log order.
 #[derive(Debug, Clone, Copy)]
@@ -342,12 +346,11 @@ impl Salvage {
         self.damage.push(Damage { file: segment.path.clone(), offset, what });
     }
 
-    /// Checks the end of the log against the manifest.
+    /// Checks the end of the log against the manifest and the note of what was synced.
     fn check_log_end(&mut self, site: &StoreDirectory, index: &mut dyn FnMut(Vec<IndexEntry>)) {
-        let Ok(loaded) = &site.manifest else { return self.settle(None, index) };
-        let state = &loaded.state;
         let path = site.segments.last().map(|standing| standing.segment.path.clone());
-        if let Some(clean) = &state.clean {
+        let state = site.manifest.as_ref().ok().map(|loaded| &loaded.state);
+        if let Some(clean) = state.and_then(|state| state.clean.as_ref()) {
             let chain = Some(clean.state.chain.into());
             return self.check_follows(
                 clean.state.next_seqno.0,
@@ -356,17 +359,47 @@ impl Salvage {
                 index,
             );
         }
-        self.settle(None, index);
+        let is_cut = self.check_synced_end(site.synced.as_ref(), index);
+        let Some(state) = state else {
+            if site.synced.is_none() {
+                let why = "neither a manifest nor SYNCED says where the log ended";
+                self.note_lost_records(self.next, None, why.to_owned());
+            } else if self.torn_end && !is_cut {
+                self.note_lost_records(self.next, None, TORN_END.to_owned());
+            }
+            return;
+        };
         let active = state.segments.last().and_then(|entry| site.segment(entry.id));
+        if is_cut {
+            return;
+        }
         if active.is_some_and(|standing| standing.len < state.synced) {
             self.note_lost_records(self.next, None, "the last segment was cut short".to_owned());
         } else if active.is_some() && self.torn_end {
-            let why = "bytes after the last whole batch: a crash tore them, or they are damaged";
-            self.note_lost_records(self.next, None, why.to_owned());
+            self.note_lost_records(self.next, None, TORN_END.to_owned());
         }
         if state.segments.last().is_some_and(|entry| site.segment(entry.id).is_none()) {
             self.note_lost_records(self.next, None, "the last segment is missing".to_owned());
         }
+    }
+
+    /// Settles the last batch, against the note's digest if the note is about it. Notes the records that are missing
+    /// up to the note; returns whether there are any.
+    fn check_synced_end(
+        &mut self,
+        note: Option<&SyncedNote>,
+        index: &mut dyn FnMut(Vec<IndexEntry>),
+    ) -> bool {
+        let end = note.map_or(0, |note| note.next_seqno.0);
+        let is_last = self.pending.as_ref().is_some_and(|pending| pending.to.0 == end);
+        self.settle(note.filter(|_| is_last).map(|note| note.chain.into()), index);
+        let is_cut = end > self.next;
+        if is_cut {
+            let why = "SYNCED says that they were synced, and no intact copy of them was found";
+            self.note_lost_records(self.next, Some(end - 1), why.to_owned());
+            self.next = end;
+        }
+        is_cut
     }
 }
 

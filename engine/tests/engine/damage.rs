@@ -447,7 +447,8 @@ fn store_is_not_created_over_leftover_segments() {
         }
         let error = opened.unwrap_err();
         assert!(
-            error.kind() == ErrorKind::Damaged && error.to_string().contains("no CURRENT"),
+            error.kind() == ErrorKind::Damaged
+                && error.to_string().contains("neither CURRENT nor a manifest"),
             "{}: {error}",
             segment.display()
         );

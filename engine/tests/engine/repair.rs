@@ -12,7 +12,7 @@ use annals::{
     upkeep::{LostItem, RepairReport, diagnose, repair},
 };
 
-use crate::support::{GrowingConversation, SeededRng, assert_whole, record, seed, sim_options};
+use crate::support::{GrowingConversation, SeededRng, assert_whole, batches, record, seed, sim_options};
 
 fn options(sim: &SimIo) -> Options {
     Options { segment_bytes_max: 3 << 10, ..sim_options(sim) }
@@ -317,6 +317,32 @@ fn repair_copies_whole_data_and_names_the_rest() {
     assert!(tried > 200 && hurt > 60 && whole > 20 && frames > 8 * tried);
 }
 
+/// Regression: the manifest was gone and the log had been cut. `SYNCED` knew of later records, yet repair reported
+/// nothing as lost, and `annals repair` ended with 0.
+#[test]
+fn records_of_a_cut_log_are_lost_without_a_manifest() {
+    let (sim, _) = store();
+    let all = files(&sim, "s");
+    let is_own = |path: &Path| path.to_string_lossy().contains("segments/0");
+    let (path, bytes) = all.iter().rfind(|(path, _)| is_own(path)).unwrap();
+    let (at, _) = *batches(bytes).last().unwrap();
+    let without = |cut: Option<usize>, manifest: bool| {
+        let mut files = all.clone();
+        files.retain(|path, _| manifest || !path.to_string_lossy().contains("MANIFEST"));
+        if let Some(len) = cut {
+            files.insert(path.clone(), bytes[..len].to_vec());
+        }
+        repair("s", "new", options(&disk_of(&files))).unwrap().lost
+    };
+    assert_eq!(without(None, false), []);
+    for cut in [at, at + 1, bytes.len() - 1] {
+        let lost = without(Some(cut), false);
+        let [LostItem::Records { to: Some(_), why, .. }, ..] = &lost[..] else { panic!("{cut}: {lost:?}") };
+        assert!(why.contains("SYNCED says that they were synced"), "{cut}: {why}");
+        assert!(!without(Some(cut), true).is_empty(), "{cut}");
+    }
+}
+
 #[test]
 fn repair_loses_only_data_of_missing_files() {
     let (sim, wanted) = store();
@@ -340,7 +366,10 @@ fn repair_loses_only_data_of_missing_files() {
     };
     // Repair needs nothing but segments.
     let report = check(&only(&|path| path.ends_with(".seg")), &wanted);
-    assert!(report.lost.is_empty() && report.frames == 16, "{:?}", report.lost);
+    assert_eq!(report.frames, 16);
+    // But nothing else says where the log ended.
+    let [LostItem::Records { to: None, why, .. }] = &report.lost[..] else { panic!("{:?}", report.lost) };
+    assert!(why.contains("neither a manifest nor SYNCED"), "{why}");
     // Every second segment, and no manifest.
     let odd = |path: &str| path.ends_with("1.seg") || path.ends_with("3.seg") || path.ends_with("5.seg");
     let report = check(&only(&odd), &wanted);
@@ -395,7 +424,7 @@ fn repair_rejects_changed_batch_with_valid_checksums() {
     let all = files(&sim, "s");
     let mut tried = 0;
     for (path, bytes) in all.iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "seg")) {
-        for (at, len) in crate::support::batches(bytes) {
+        for (at, len) in batches(bytes) {
             // A batch may hold the records of many: joined batches are one here.
             for byte in [at + 48 + 30, at + len / 5, at + len / 4, at + len / 3, at + len / 2, at + len - 1] {
                 let mut changed = bytes.clone();

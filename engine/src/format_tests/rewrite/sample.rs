@@ -15,12 +15,13 @@ use crate::log::cursor::for_each_checked_record;
 use crate::log::erasure::ErasureRule;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::{self, Manifest, ManifestState};
-use crate::log::open::{FoundLog, ScanEnd, find, scan};
+use crate::log::open::{FoundLog, find};
 use crate::log::parts;
 use crate::log::paths::StorePaths;
 use crate::log::record::{GroupPart, GroupRest, LogicalBody, RecordKind};
 use crate::log::rewrite::{LiveSet, Recompress, RewrittenSegment, rewrite};
 use crate::log::salts::BatchSalts;
+use crate::log::scan::{ScanEnd, scan};
 use crate::trace::census::commit_statements;
 use crate::{Component, Frame, Options, RunSpec, Status, Store, kv::History};
 

@@ -21,12 +21,11 @@ use crate::kv::store_writer::StoreWriter;
 use crate::log::layout::LogState;
 use crate::log::manifest::{FORMAT, LogCut, VectorList};
 use crate::log::names::NamesFile;
-use crate::log::open::{
-    FoundLog, LogSizes, OpenLog, ScanEnd, enter, find, manifest_stamp, remove_unlisted, scan_states, start,
-};
+use crate::log::open::{FoundLog, LogSizes, OpenLog, enter, find, manifest_stamp, remove_unlisted, start};
 use crate::log::paths::StorePaths;
 use crate::log::queue::Durability;
 use crate::log::room::release_reserve_if_short;
+use crate::log::scan::{ScanEnd, scan_states};
 use crate::log::segments::{Segments, lock};
 use crate::log::ticket::WriteFailure;
 use crate::log::writer::LogSink as _;

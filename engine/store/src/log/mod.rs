@@ -24,6 +24,7 @@ pub mod record;
 pub mod rewrite;
 pub mod room;
 pub mod salts;
+pub mod scan;
 pub mod segments;
 pub mod sequence;
 pub mod spin_wait;

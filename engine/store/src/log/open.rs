@@ -11,18 +11,16 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, LockKind, OpenMode, ReadMode};
-use crate::log::cursor::{LogCursor, advance_state, next_seqno};
-use crate::log::joined::LogBatch;
-use crate::log::layout::{
-    LogState, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_LEN, Salt, SegmentFooter, SegmentHeader,
-};
+use crate::log::cursor::{LogCursor, next_seqno};
+use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_LEN, Salt, SegmentHeader};
 use crate::log::manifest::{self, LogCut, Manifest, ManifestState, SegmentEntry, SharedManifest};
 use crate::log::paths::{DRAFT, StorePaths, parse_manifest, parse_segment};
 use crate::log::queue::WriteQueue;
 use crate::log::room::LogRoom;
+use crate::log::scan::{ScanEnd, footer_at_end};
 use crate::log::segments::{Segment, Segments, lock};
 use crate::log::sequence::JobSequence;
-use crate::log::synced::{self, FoundNote, NoteSchedule, SyncedFile, SyncedNote};
+use crate::log::synced::{self, FoundNote, NoteSchedule, SyncedFile};
 use crate::log::totals::LogTotals;
 use crate::log::writer::{LogSink, LogWriter, create_segment, seal};
 use crate::log::writer_lock::WriterLock;
@@ -71,36 +69,6 @@ pub struct FoundLog {
     generation_lock: Option<Arc<dyn File>>,
     pub segments: Arc<Segments>,
     manifest: Arc<dyn File>,
-}
-
-/// The end of the log that a scan found.
-#[derive(Debug, Clone)]
-pub struct ScanEnd {
-    pub segment: SegmentId,
-    pub tail: u64,
-    pub state: LogState,
-    /// Whether bytes after the tail of the active segment are not zeros, or its length differs from the clean
-    /// close.
-    pub is_torn: bool,
-    /// Bytes after the tail, up to the last that is not zero. 0 if they are the footer of a segment that was
-    /// being sealed.
-    pub torn_bytes: u64,
-    /// Everything that was acknowledged before this time stands before the tail.
-    pub certain_until_ns: u64,
-    pub damage: Option<Damage>,
-}
-
-impl ScanEnd {
-    /// The bytes that the next opening for writing cuts, if there are any.
-    pub fn torn(&self) -> Option<LogCut> {
-        (self.torn_bytes > 0 && self.damage.is_none()).then_some(LogCut {
-            segment: self.segment,
-            offset: self.tail,
-            bytes: self.torn_bytes,
-            from_ns: self.certain_until_ns,
-            until_ns: 0,
-        })
-    }
 }
 
 /// Opens the directory of a store; with `create`, makes a missing one. Every file of the store is reached
@@ -180,10 +148,7 @@ fn find_once(
             manifest::load(io, paths)?.ok_or_else(|| Error::bug("a new store has no manifest"))?
         }
         None => {
-            // Without a manifest it is a backup that was interrupted.
-            if io.list(root)?.iter().any(|name| parse_manifest(name).is_some()) {
-                refuse_lost_current(io, paths)?;
-            }
+            refuse_lost_current(io, paths)?;
             return Err(no_store(root));
         }
     };
@@ -199,7 +164,7 @@ fn find_once(
     for entry in &loaded.state.segments {
         segments.insert(open_segment(io, paths, &loaded.state, entry, write, read_mode)?);
     }
-    refuse_stray_segment(io, paths, &loaded.state)?;
+    refuse_newer_segments(io, paths, &loaded.state)?;
     Ok(FoundLog {
         state: loaded.state,
         note,
@@ -260,31 +225,48 @@ fn open_segment(
     Ok(Arc::new(segment))
 }
 
-/// An unlisted segment after the last listed one is left over from a crash during its creation, unless it
-/// holds batches. Batches are written only after the manifest lists the segment; so then the manifest lost
-/// its last edit.
-fn refuse_stray_segment(io: &dyn Io, paths: &StorePaths, state: &ManifestState) -> Result<()> {
-    let next = SegmentId(state.active()?.id.0 + 1);
-    let path = paths.segment(next);
-    if io.stat(&path)?.is_none() {
-        return Ok(());
+/// Refuses a manifest that is older than the log: one that lost its last edits, or that came with an older copy of
+/// the store. Its next writer would remove the segments that it does not list.
+///
+/// What a crash leaves is older than the manifest: the next active segment without a batch, and files of a
+/// compaction, with records of before the active segment.
+fn refuse_newer_segments(io: &dyn Io, paths: &StorePaths, state: &ManifestState) -> Result<()> {
+    let active = state.active()?;
+    for id in io.list(&paths.segments())?.iter().filter_map(|name| parse_segment(name)) {
+        if state.segments.iter().any(|entry| entry.id == id) {
+            continue;
+        }
+        let path = paths.segment(id);
+        let file = match io.open(&path, OpenMode::Read) {
+            Ok(file) => file,
+            // A writer has removed it meanwhile.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let end = newest_record(file, Salt::new(state.store, id), state.store, id)?;
+        if let Some(end) = end.filter(|end| *end > active.first_seqno) {
+            let what = format!(
+                "it holds record {}, and the manifest does not list it: the manifest's last edits are lost, or an older copy was put over this store",
+                end.0.saturating_sub(1)
+            );
+            return Err(Error::damaged(&path, 0, what));
+        }
     }
-    let file = io.open(&path, OpenMode::Read)?;
-    let salt = Salt::new(state.store, next);
+    Ok(())
+}
+
+/// The seqno after the records of a segment file, as far as its footer or its first batch says; `None` if it holds no
+/// batch of this store.
+fn newest_record(file: Arc<dyn File>, salt: Salt, store: StoreId, id: SegmentId) -> Result<Option<Seqno>> {
     let mut header = [0; SEGMENT_HEADER_LEN];
     let got = file.read_at(&mut header, 0)?;
-    let Ok(header) = SegmentHeader::decode(&header[..got], state.store, next) else { return Ok(()) };
+    let Ok(header) = SegmentHeader::decode(&header[..got], store, id) else { return Ok(None) };
+    let len = file.len()?;
     let expected = LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
-    let end = file.len()?;
-    let mut cursor = LogCursor::new(file, salt, SEGMENT_HEADER_BYTES, end);
-    match cursor.next(&expected)? {
-        Ok(_) => Err(Error::damaged(
-            &path,
-            0,
-            "it holds batches, but the manifest does not list it: the manifest's last edit is lost",
-        )),
-        Err(_) => Ok(()),
-    }
+    let mut cursor = LogCursor::new(file.clone(), salt, SEGMENT_HEADER_BYTES, len);
+    let Ok(first) = cursor.next(&expected)? else { return Ok(None) };
+    let first = next_seqno(&first, salt).ok();
+    Ok(footer_at_end(&*file, salt, len)?.ok().map(|footer| footer.state.next_seqno).or(first))
 }
 
 /// Without CURRENT a directory is no store, unless it has segments that hold batches. An interrupted creation
@@ -301,14 +283,17 @@ fn refuse_lost_current(io: &dyn Io, paths: &StorePaths) -> Result<()> {
     if !hold_batches {
         return Ok(());
     }
+    let root = paths.root().display();
     let manifests = io.list(paths.root())?.iter().filter(|name| parse_manifest(name).is_some()).count();
-    Err(Error::new(
-        ErrorKind::Damaged,
-        format!(
-            "{} has lost its file CURRENT, which names the manifest: {manifests} manifests and {segments} log segments are there, but no CURRENT; `annals doctor` prints the command that mends it",
-            paths.root().display()
+    let what = match manifests {
+        0 => format!(
+            "{root} has {segments} log segments, and neither CURRENT nor a manifest: an interrupted backup, which you can make again, or a store that has lost them; `annals repair --to NEWDIR` saves what is there"
         ),
-    ))
+        _ => format!(
+            "{root} has lost its file CURRENT, which names the manifest: {manifests} manifests and {segments} log segments are there, but no CURRENT; `annals doctor` prints the command that mends it"
+        ),
+    };
+    Err(Error::new(ErrorKind::Damaged, what))
 }
 
 /// Creates an empty store. Replaces leftovers of an interrupted attempt.
@@ -340,187 +325,6 @@ fn create_store(io: &dyn Io, paths: &StorePaths) -> Result<()> {
     SyncedFile::open(io, paths, store, &FoundNote::default(), (first, state.synced), &state.covers_state)?;
     Manifest::create(io, paths, 1, state)?;
     Ok(())
-}
-
-/// Reads the log from `from`, where its state is `state`, to its end. Calls `visit` for each batch.
-pub fn scan(
-    schema: &dyn RecordSchema,
-    found: &FoundLog,
-    from: (SegmentId, u64),
-    state: LogState,
-    visit: &mut dyn FnMut(&LogBatch<'_>, &Segment) -> Result<()>,
-) -> Result<ScanEnd> {
-    scan_states(schema, found, from, state, &mut |batch, segment, _| visit(batch, segment))
-}
-
-/// As [`scan`]; `visit` also gets the log's state at the batch's end. `from` may be the end of a sealed
-/// segment.
-pub fn scan_states(
-    schema: &dyn RecordSchema,
-    found: &FoundLog,
-    from: (SegmentId, u64),
-    mut state: LogState,
-    visit: &mut dyn FnMut(&LogBatch<'_>, &Segment, &LogState) -> Result<()>,
-) -> Result<ScanEnd> {
-    let active = found.state.active()?.id;
-    let mut at = from.1;
-    for segment in found.segments.from_segment(from.0)? {
-        let segment = &*segment;
-        let sealed = segment.id != active;
-        let len = segment.file.len()?;
-        let footer = if sealed { Some(sealed_footer(segment, len)?) } else { None };
-        let end = footer.as_ref().map_or(len, |footer| footer.tail);
-        let mut cursor = LogCursor::new(segment.file.clone(), segment.salt, at, end);
-        let rewritten = footer.filter(|footer| footer.rewritten_chain.is_some());
-        let note = found.note.note.as_ref().filter(|note| note.segment == segment.id && !sealed);
-        let known = KnownEnds { rewritten: rewritten.as_ref(), note };
-        let stopped = scan_segment(schema, &mut cursor, segment, known, &mut state, visit)?;
-        let tail = cursor.at;
-        if sealed {
-            if tail != end {
-                return Err(Error::damaged(&segment.path, tail, stopped));
-            }
-            if let Some(footer) = rewritten.filter(|footer| footer.state != state) {
-                // The scan began at the segment's end, or the segment has no batch.
-                adopt_footer(&mut state, &footer, segment)?;
-            }
-            at = SEGMENT_HEADER_BYTES;
-            continue;
-        }
-        let mut torn_bytes = cursor.end_of_data_after(tail)? - tail;
-        let mut torn = torn_bytes > 0;
-        let mut damage = None;
-        if let Some(clean) = &found.state.clean {
-            torn |= len != clean.tail;
-        }
-        let noted = found.state.synced.max(note.map_or(0, |note| note.synced));
-        let synced = match torn {
-            true => noted.max(cursor.greatest_synced_after(tail, &state)?),
-            false => noted,
-        };
-        if len < tail.max(noted) {
-            let what = format!("the file ends here; {} bytes of it had been synced", tail.max(noted));
-            damage = Some(Damage { file: segment.path.clone(), offset: len, what });
-        } else if tail < synced {
-            damage = Some(Damage { file: segment.path.clone(), offset: tail, what: stopped });
-        }
-        if torn && sealed_footer(segment, len).is_ok_and(|footer| footer.tail == tail) {
-            torn_bytes = 0;
-        }
-        let certain_until_ns = state.newest_ns.max(note.map_or(0, |note| note.time_ns));
-        let segment = segment.id;
-        return Ok(ScanEnd { segment, tail, state, is_torn: torn, torn_bytes, certain_until_ns, damage });
-    }
-    Err(Error::bug("the log has no active segment"))
-}
-
-/// What is known of a segment's batches beside their own bytes.
-#[derive(Clone, Copy)]
-struct KnownEnds<'a> {
-    /// The footer, in a rewritten segment.
-    rewritten: Option<&'a SegmentFooter>,
-    /// The note of the active segment.
-    note: Option<&'a SyncedNote>,
-}
-
-fn scan_segment(
-    schema: &dyn RecordSchema,
-    cursor: &mut LogCursor,
-    segment: &Segment,
-    known: KnownEnds<'_>,
-    state: &mut LogState,
-    visit: &mut dyn FnMut(&LogBatch<'_>, &Segment, &LogState) -> Result<()>,
-) -> Result<String> {
-    loop {
-        match cursor.next(state)? {
-            Ok(mut batch) => {
-                batch.node = advance_state(schema, state, &batch, segment.salt)
-                    .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
-                let end = batch.end();
-                if let Some(footer) = known.rewritten.filter(|footer| end == Some(footer.tail)) {
-                    adopt_footer(state, footer, segment)?;
-                }
-                if known.note.is_some_and(|note| end == Some(note.synced) && note.chain != state.chain) {
-                    let what = "another batch stood here: SYNCED names the digest of that one";
-                    return Err(Error::damaged(&segment.path, batch.offset, what));
-                }
-                visit(&batch, segment, state)?;
-            }
-            Err(stopped) => return Ok(stopped.to_string()),
-        }
-    }
-}
-
-/// Takes over the state of a rewritten segment's footer at the segment's end. The footer has the counts of
-/// erased records, and the digest that the next segment continues from. Its other fields must match the
-/// batches.
-fn adopt_footer(state: &mut LogState, footer: &SegmentFooter, segment: &Segment) -> Result<()> {
-    let said = &footer.state;
-    let same = state.ledger == said.ledger
-        && state.next_seqno == said.next_seqno
-        && [footer.own_chain(), said.chain].contains(&state.chain)
-        && state.next_group <= said.next_group
-        && state.next_run <= said.next_run
-        && state.next_space <= said.next_space;
-    if !same {
-        let what = "its footer does not say what its batches add up to";
-        return Err(Error::damaged(&segment.path, footer.tail, what));
-    }
-    state.clone_from(said);
-    Ok(())
-}
-
-/// Calls `visit` with each batch, its segment, and the next seqno after it. Reads from `from` (`None`: the
-/// start of the first segment) up to `to`. Both must be ends of batches; all batches between must be whole.
-///
-/// # Errors
-/// `Damaged` if a batch is not whole.
-pub fn scan_between(
-    found: &FoundLog,
-    from: Option<(SegmentId, u64)>,
-    to: (SegmentId, u64),
-    visit: &mut dyn FnMut(&LogBatch<'_>, &Segment, Seqno) -> Result<()>,
-) -> Result<()> {
-    let segments = match from {
-        Some(from) => found.segments.from_segment(from.0)?,
-        None => found.segments.all(),
-    };
-    let last = segments.iter().position(|segment| segment.id == to.0);
-    let last = last.ok_or_else(|| Error::new(ErrorKind::Damaged, "the range ends in an unlisted segment"))?;
-    for segment in segments.iter().take(last + 1) {
-        let header = segment.header()?;
-        let mut state =
-            LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
-        let end = if segment.id == to.0 { to.1 } else { sealed_tail(segment, segment.file.len()?)? };
-        let mut cursor = LogCursor::new(segment.file.clone(), segment.salt, SEGMENT_HEADER_BYTES, end);
-        while cursor.at < end {
-            let at = cursor.at;
-            let batch = cursor.next(&state)?.map_err(|e| Error::damaged(&segment.path, at, e))?;
-            state.next_seqno =
-                next_seqno(&batch, segment.salt).map_err(|e| Error::damaged(&segment.path, at, e))?;
-            state.chain = batch.digest_after(state.chain);
-            if from.is_none_or(|from| segment.id != from.0 || batch.offset >= from.1) {
-                visit(&batch, segment, state.next_seqno)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The end of the batches of a sealed segment, from its footer.
-pub fn sealed_tail(segment: &Segment, len: u64) -> Result<u64> {
-    Ok(sealed_footer(segment, len)?.tail)
-}
-
-/// A sealed segment's footer.
-pub fn sealed_footer(segment: &Segment, len: u64) -> Result<SegmentFooter> {
-    let start = len.saturating_sub(64 << 10);
-    #[expect(clippy::cast_possible_truncation, reason = "at most 64 KiB")]
-    let mut bytes = vec![0; (len - start) as usize];
-    let got = segment.file.read_at(&mut bytes, start)?;
-    bytes.truncate(got);
-    SegmentFooter::decode_end(&bytes, start, segment.salt)
-        .map_err(|e| Error::damaged(&segment.path, start, e))
 }
 
 /// A log open for writing.

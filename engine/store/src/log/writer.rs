@@ -502,6 +502,11 @@ impl LogWriter {
         file.set_len(self.tail)?;
         file.sync()?;
         self.synced = self.tail;
+        // The manifest's last edit will say it, too. Without the note, one damaged byte there would leave the last
+        // commits unprotected.
+        if !self.note_schedule.covers(self.tail) {
+            self.note_end()?;
+        }
         let persisted = with_reserve(&self.queue, || self.sink.persist(&self.log_end()))?;
         self.manifest.edit(|manifest| {
             manifest.tables = persisted.tables;

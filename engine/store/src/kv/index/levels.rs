@@ -12,6 +12,7 @@ use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{Io, OpenMode, ReadMode};
 use crate::kv::index::flush::TableLocation;
 use crate::kv::index::memtable::Memtable;
+use crate::kv::index::repair::RebuiltPart;
 use crate::kv::index::upkeep::Upkeep;
 use crate::kv::table::{IndexEntry, Table, is_earlier_version};
 use crate::log::layout::LogState;
@@ -96,7 +97,7 @@ pub struct Index {
     /// Files may be written: from opening for writing until the upkeep has ended. False otherwise.
     pub(super) writable: AtomicBool,
     /// What was rebuilt from the log.
-    pub(super) rebuilt: Mutex<Vec<Damage>, { rank::REBUILT_TABLES }>,
+    pub(super) rebuilt: Mutex<Vec<RebuiltPart>, { rank::REBUILT_TABLES }>,
     pub(super) next_table: AtomicU64,
     /// Number of the oldest tables that no flush may merge, because a compaction replaces them.
     pub(super) pinned_tables: AtomicUsize,

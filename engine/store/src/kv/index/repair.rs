@@ -24,7 +24,8 @@ use crate::kv::index::reads::table_error;
 use crate::kv::keys;
 use crate::kv::table::{TableCoverage, TableError};
 use crate::log::cursor::for_each_checked_record;
-use crate::log::open::{Damage, find, scan_between};
+use crate::log::open::{Damage, find};
+use crate::log::scan::scan_between;
 use crate::log::segments::lock;
 
 /// Maximum number of tables rebuilt by one call. On a disk that damages what was just written, rebuilding
@@ -32,6 +33,14 @@ use crate::log::segments::lock;
 const REBUILDS_MAX: usize = 64;
 /// Maximum number of notes about rebuilt tables.
 const NOTES_MAX: usize = 1000;
+
+/// A part of the index that was rebuilt.
+#[derive(Debug)]
+pub(super) struct RebuiltPart {
+    damage: Damage,
+    /// A table with a damaged block, whose file was not replaced.
+    is_in_place: bool,
+}
 
 /// Where the part of the log that a table covers ends.
 fn covered_end(listed: &ListedTable) -> Result<(SegmentId, u64)> {
@@ -88,16 +97,19 @@ impl Index {
         let Some(at) = levels.tables.iter().position(|listed| listed.entry.id == id) else { return Ok(()) };
         let kept =
             if self.writable.load(Ordering::Acquire) { TableLocation::File } else { TableLocation::Memory };
-        let made = match self.rebuilt_tables(&levels.tables, at, kept) {
+        let (made, kept) = match self.rebuilt_tables(&levels.tables, at, kept) {
             // The disk is full or takes no more writes: keep the table in memory.
             Err(error) if kept == TableLocation::File && error.kind() == ErrorKind::Unavailable => {
-                self.rebuilt_tables(&levels.tables, at, TableLocation::Memory)?
+                let kept = TableLocation::Memory;
+                (self.rebuilt_tables(&levels.tables, at, kept)?, kept)
             }
-            made => made?,
+            made => (made?, kept),
         };
         self.change_levels(|levels| drop(levels.tables.splice(at..=at, made)));
         let offset = if let TableError::Damaged { offset, .. } = why { *offset } else { 0 };
-        self.note_rebuilt(self.paths.table(id), offset, format!("{why}; it was rebuilt from the log"));
+        let file = self.paths.table(id);
+        let damage = Damage { file, offset, what: format!("{why}; it was rebuilt from the log") };
+        self.note(RebuiltPart { damage, is_in_place: kept == TableLocation::Memory });
         Ok(())
     }
 
@@ -144,15 +156,26 @@ impl Index {
 
     /// Notes that a part of the index was rebuilt.
     pub fn note_rebuilt(&self, file: PathBuf, offset: u64, what: String) {
+        self.note(RebuiltPart { damage: Damage { file, offset, what }, is_in_place: false });
+    }
+
+    fn note(&self, part: RebuiltPart) {
         let mut notes = lock(&self.rebuilt);
         if notes.len() < NOTES_MAX {
-            notes.push(Damage { file, offset, what });
+            notes.push(part);
         }
     }
 
     /// The damaged parts of the index that were rebuilt from the log since the store was opened.
     pub fn rebuilt(&self) -> Vec<Damage> {
-        lock(&self.rebuilt).clone()
+        lock(&self.rebuilt).iter().map(|part| part.damage.clone()).collect()
+    }
+
+    /// Those of them whose file is still the damaged one. A reader that does not meet the damaged block uses its other
+    /// blocks.
+    pub fn damaged_in_place(&self) -> Vec<Damage> {
+        let parts = lock(&self.rebuilt);
+        parts.iter().filter(|part| part.is_in_place).map(|part| part.damage.clone()).collect()
     }
 
     /// Reads every block of every table, and rebuilds the damaged tables.

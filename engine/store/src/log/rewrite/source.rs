@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::log::cursor::{LogCursor, next_seqno};
 use crate::log::joined::LogBatch;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES, SegmentFooter, SegmentHeader};
-use crate::log::open::sealed_footer;
+use crate::log::scan::sealed_footer;
 use crate::log::segments::Segment;
 use crate::sync::thread;
 
