@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use annals::runs::{RunFilter, RunOrder};
+use annals::runs::{ForkPoint, RunFilter, RunOrder};
 use annals::{Error, ErrorKind, Namespace, RecordedFrame, RunInfo, RunReader, RunUid, tape::REDACTED_TAG};
 use annals_server::{
     Alignment, FailureReport, FrameDifference, Origin, RunUsage, UnrecordedTraffic, profiles::Redactor,
@@ -32,8 +32,8 @@ pub(crate) struct RunRow {
     pub(crate) ended_ns: Option<u64>,
     /// The reason of its pin, if it is pinned.
     pub(crate) pinned: Option<String>,
-    /// The parent's name, if the parent still exists, and the last frame that both share.
-    pub(crate) forked_from: Option<(Option<String>, u32)>,
+    /// Where it was forked.
+    pub(crate) forked_from: Option<ForkPoint>,
 }
 
 /// A frame that has been read and checked.
@@ -265,7 +265,7 @@ pub(crate) fn run_row(info: &RunInfo) -> RunRow {
         started_ns: info.started_ns,
         ended_ns: info.ended_ns,
         pinned: None,
-        forked_from: info.parent.as_ref().map(|point| (point.run.clone(), point.shared)),
+        forked_from: info.parent.clone(),
     }
 }
 

@@ -463,7 +463,7 @@ fn note(row: &StepRow) -> String {
     if row.stopped_early {
         notes.push("decided early (97.5% interval)".to_owned());
     }
-    if row.skipped.is_none() && row.valid > 0 && row.changed == 0 {
+    if row.skipped.is_none() && row.unchanged > 0 && row.changed == 0 {
         notes.push("its answer never changed".to_owned());
     }
     notes.join("; ")

@@ -136,7 +136,7 @@ fn resolve_targets(global: &GlobalArgs, args: &DriftArgs) -> CliResult<(Vec<Chec
         let chosen = chosen.into_iter().filter_map(|at| names.get(at).cloned().map(CheckTarget::Run));
         return Ok((chosen.collect(), Some(seed)));
     }
-    let mut targets = Vec::new();
+    let (mut targets, mut door, mut missing) = (Vec::new(), None, Vec::new());
     for named in &args.targets {
         let path = Path::new(named);
         if path.is_dir() {
@@ -144,8 +144,21 @@ fn resolve_targets(global: &GlobalArgs, args: &DriftArgs) -> CliResult<(Vec<Chec
         } else if is_tape(path) {
             targets.push(CheckTarget::Tape(path.to_path_buf()));
         } else {
+            let door = match &mut door {
+                Some(door) => door,
+                none => none.insert(super::open_to_read(global)?),
+            };
+            if let Err(error @ Failure::Message { code: FailureCode::NoSuchThing, .. }) = door.reader(named) {
+                missing.push(error);
+            }
             targets.push(CheckTarget::Run(named.clone()));
         }
+    }
+    // If nothing is there to check, the names are wrong, and no check failed.
+    if missing.len() == targets.len()
+        && let Some(error) = missing.into_iter().next()
+    {
+        return Err(error);
     }
     Ok((targets, None))
 }

@@ -44,6 +44,15 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
     let door = super::open_to_read(global)?;
     let reader = door.reader(&address.run)?;
     let parent = reader.info().name.clone();
+    let frames = reader.info().frames;
+    if seq > frames {
+        let message =
+            format!("run `{parent}` has no frame {seq}: it has {}", plural(u64::from(frames), "frame"));
+        return Err(Failure::missing(
+            message,
+            format!("name one of them, for example {parent}@{}", frames.max(1)),
+        ));
+    }
     let name = args.name.clone().unwrap_or_else(|| format!("{parent}-fork-{seq}"));
     match door.origin(&reader)?.filter(|_| !args.no_run) {
         Some(origin) => {

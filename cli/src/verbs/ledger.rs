@@ -177,7 +177,7 @@ fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
             if gap.why.is_empty() { String::new() } else { format!(" ({})", printable(&gap.why)) },
         ))
     })?;
-    if erasures.records > 0 {
+    if erasures.content > 0 {
         print_erased(&erasures, out)?;
     }
     let problems = erasures.problems();
@@ -196,27 +196,26 @@ fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     match problems.is_empty() {
         false => Err(Failure::Silent(FailureCode::Damage)),
         true if out.json || found > 0 => Ok(()),
-        true if erasures.records > 0 => out.line("no gaps among runs"),
+        true if erasures.content > 0 => out.line("no gaps among runs"),
         true => out.line("no gaps"),
     }
 }
 
 /// Says what compactions erased: the values of forgotten keys are among it.
 fn print_erased(erasures: &ErasureReport, out: &mut CliOutput) -> CliResult<()> {
-    let ErasureReport { records, statements, stated_ns, .. } = *erasures;
+    let ErasureReport { content, statements, stated_ns, .. } = *erasures;
     if out.json {
-        let (what, time_ns) = ("erased", stated_ns);
-        return out.object(
-            &json!({ "what": what, "records": records, "statements": statements, "time_ns": time_ns }),
-        );
+        let erased =
+            json!({ "what": "erased", "records": content, "statements": statements, "time_ns": stated_ns });
+        return out.object(&erased);
     }
     let by = match statements {
         0 => "before format 4".to_owned(),
         some => format!("by {}, the last at {}", plural(some, "compaction"), time(stated_ns)),
     };
     out.line(format_args!(
-        "erased {by}: {}: superseded, deleted or forgotten keys, parts of dropped runs, or stored bytes that were written anew",
-        plural(records, "record"),
+        "erased {by}: {} of superseded, deleted or forgotten keys, or of runs that are gone",
+        plural(content, "record"),
     ))
 }
 

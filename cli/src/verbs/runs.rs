@@ -111,7 +111,7 @@ fn print_table(rows: Vec<Vec<String>>, out: &mut CliOutput) -> CliResult<()> {
 
 fn cells(run: RunRow, used: &RunUsage) -> Vec<String> {
     let status = status_cell(&run, used);
-    let from = run.forked_from.map(|(from, at)| format!("{}@{at}", from.as_deref().unwrap_or("?")));
+    let from = run.forked_from.map(|from| format!("{}@{}", from.run.as_deref().unwrap_or("?"), from.at));
     let models = if used.models.is_empty() { run.model.unwrap_or_default() } else { used.models.join(", ") };
     let tokens = total_tokens(used).map(count);
     let unknown = if used.unreadable.is_some() { "?" } else { "" };
@@ -198,8 +198,8 @@ pub(super) fn run_fields(run: &RunRow, used: Option<&RunUsage>) -> Map<String, V
     if let Some(why) = &run.pinned {
         put("pinned", json!(why));
     }
-    if let Some((from, shared)) = &run.forked_from {
-        put("forked_from", json!({ "run": from, "seq": shared }));
+    if let Some(from) = &run.forked_from {
+        put("forked_from", json!({ "run": from.run, "at": from.at, "seq": from.shared }));
     }
     object
 }

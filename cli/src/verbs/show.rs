@@ -131,9 +131,13 @@ fn show_run(
             printable(&by)
         ))?;
     }
-    if let Some((from, at)) = &run.forked_from {
-        let from = from.as_deref().unwrap_or("a run that is gone");
-        out.line(format_args!("forked from {from}, frames 1 to {at} shared"))?;
+    if let Some(from) = &run.forked_from {
+        let parent = from.run.as_deref().unwrap_or("a run that is gone");
+        let shared = match from.shared {
+            0 => "no frame shared".to_owned(),
+            shared => format!("frames 1 to {shared} shared"),
+        };
+        out.line(format_args!("forked from {parent} at frame {}, {shared}", from.at))?;
     }
     let ended = run.ended_ns.map_or_else(|| "not ended".to_owned(), |ns| format!("ended {}", time(ns)));
     out.line(format_args!("began {}, {ended}", time(run.started_ns)))?;

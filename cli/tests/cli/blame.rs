@@ -188,6 +188,33 @@ fn blame_names_the_faulty_step_and_keeps_its_forks() {
     bench.run("blame r --show").failed(4);
 }
 
+/// Regression: with captured draws, a fork's frames have other numbers than the run's: the cause of a failure was
+/// compared with a draw, and blame said of it that its answer never changed.
+#[test]
+fn captured_draws_do_not_hide_the_changed_answer() {
+    let (bench, upstream) = (CliBench::new(), StepUpstream::with_fault(3));
+    let text = std::fs::read_to_string(agent()).unwrap();
+    // After the fault, the program draws twice for each step.
+    let drawing = "    [uuid.uuid4() for _ in range(1 + (\"WRONG\" in str(messages)))]\n    body = json";
+    let agent = bench.write("drawing.py", text.replace("    body = json", drawing));
+    let python = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    let python = String::from_utf8(python.stdout).unwrap();
+    let program = ["--", python.trim(), "-B", &agent, "5"];
+    let options = ["record", "--run", "r", "--capture-nondet", "--upstream", &upstream.url];
+    assert_eq!(bench.blame_command(&[&options[..], &program].concat()).code, 1);
+    let frames = bench.run("replay r --json").json();
+    let draws = frames.iter().filter(|frame| frame["component"] == "nondet").count();
+    assert!(draws > 2, "{draws} draws");
+    let blamed = bench.blame_command(&["blame", "r", "--k", "3"]);
+    assert_eq!(blamed.code, 0, "{blamed:?}");
+    let rows = bench.blame_rows("r");
+    assert_eq!(
+        (&rows[0]["label"], &rows[0]["changed"], &rows[0]["unchanged"]),
+        (&json!("decisive"), &json!(3), &json!(0))
+    );
+    assert!(rows[1..].iter().all(|row| row["changed"] == 0 || row["flips"] == 0), "{rows:?}");
+}
+
 /// Before a fork's step the recording answers: the first calls reach no upstream. Only the step and what it
 /// changed are asked.
 #[test]

@@ -19,6 +19,20 @@ fn missing_things_exit_with_4() {
     }
 }
 
+/// Regression: a wrong name of a run counted as a run that could not be checked (1); a frame that does not exist failed as
+/// if the program could not be started (125).
+#[test]
+fn wrong_names_of_runs_and_frames_exit_with_4() {
+    let bench = CliBench::new();
+    bench.run_args(["record", "--run", "r", "--allow-empty", "--", "true"]).code;
+    assert!(bench.run("check nope").failed(4).contains("nope"));
+    assert!(bench.run("check nope neither").failed(4).contains("nope"));
+    // Beside others it is named with them.
+    assert_eq!(bench.run("check r nope").code, 1);
+    assert!(bench.run("fork r@99").failed(4).contains("run `r` has no frame 99"));
+    bench.run("check r").ok();
+}
+
 #[test]
 fn usage_errors_exit_with_2() {
     let bench = CliBench::new();

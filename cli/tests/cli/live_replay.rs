@@ -61,7 +61,7 @@ fn live_replay_records_a_run_that_replays_alone() {
     says(&alone, &["exact 3 of 3"]);
     assert_eq!(bench.run("verify r-live").code, 0);
     assert_eq!(bench.run("show r --json").json(), before, "the parent is unchanged");
-    assert!(bench.run("runs").text().contains("r@1"));
+    assert!(bench.run("runs").text().contains("r@2"));
 
     // Even the first request differs, and the default name is taken.
     let first = bench.replay_live(&["r"], &upstream.url, &["noted", "1", "A"]);

@@ -21,7 +21,7 @@ use crate::log::erasure::{
     ErasedSetBuilder, ErasedSpan, ErasureHead, ErasureRule, RUNS_MAX, SPANS_MAX, ranges_of, split_ranges,
 };
 use crate::log::joined::LogBatch;
-use crate::log::layout::{COUNT_MAX, LogState, REWRITTEN_FORMAT, SEGMENT_HEADER_BYTES};
+use crate::log::layout::{COUNT_MAX, LogState, REWRITTEN_FORMAT, RawRecord, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::LedgerNode;
 use crate::log::manifest::{FORMAT, FORMAT_UNSTATED};
 use crate::log::open::{FoundLog, find};
@@ -55,9 +55,10 @@ pub struct UnexplainedErasure {
 /// What a pass over the log found about erased records.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ErasureReport {
-    /// Number of erased records: versions of keys and parts of runs that nothing needs any more, and bytes of bodies
-    /// that a compaction wrote anew.
+    /// Number of erased records: content, and stored bytes of bodies, which compactions write anew.
     pub records: u64,
+    /// Of those, content: versions of keys and records of runs that nothing needs any more, or that were forgotten.
+    pub content: u64,
     /// Number of statements by which compactions say what they erased.
     pub statements: u64,
     /// When the newest of them was made, nanoseconds since 1970-01-01 UTC; 0 if there is none.
@@ -208,6 +209,7 @@ pub(crate) struct LogCensus {
     pub(crate) erased: u64,
     pub(crate) erased_leaves: u64,
     all_erased: u64,
+    erased_content: u64,
     open: Option<OpenSpan>,
     rewritten: Vec<RewrittenSpan>,
     /// The oldest statement of each span.
@@ -259,6 +261,7 @@ impl LogCensus {
             if let Some(open) = &mut open {
                 open.set.add_record(seqno, &record)?;
             }
+            self.erased_content += erased_content(&record)?;
             let Some(kind) = RecordKind::parse(record.kind, record.layout)?.filter(|kind| kind.is_logical())
             else {
                 return Ok(());
@@ -320,6 +323,7 @@ impl LogCensus {
         self.close_span();
         let mut report = ErasureReport {
             records: self.all_erased,
+            content: self.erased_content,
             statements: self.statements,
             stated_ns: self.stated_ns,
             ..ErasureReport::default()
@@ -379,6 +383,20 @@ impl LogCensus {
             stated.is_some_and(|stated| stated.seqno > seqno && stated.rule == ErasureRule::Compaction)
         });
         younger.map(|span| span.erased.records).sum()
+    }
+}
+
+/// How many records with content this one stands for. An erased batch counts with all its records.
+fn erased_content(record: &RawRecord<'_>) -> std::result::Result<u64, CodecError> {
+    match RecordKind::parse(record.kind, record.layout)? {
+        Some(RecordKind::Erased) => {
+            ErasedRecords::parse(record.body)?.nodes.iter().map(LedgerNode::leaves).sum()
+        }
+        Some(RecordKind::ErasedBatches) => {
+            let erased = ErasedBatches::parse(record.body)?;
+            Ok(erased.node.map_or(0, |_| erased.seqnos))
+        }
+        _ => Ok(0),
     }
 }
 

@@ -609,7 +609,9 @@ impl Blamer {
         };
         let changed = match job.perturbed {
             [seq] if report.reached.contains(seq) => {
-                says(&self.reader, *seq).zip(says(&reader, *seq)).map(|(was, is)| was != is)
+                let perturbed = self.frame_of_step(&reader, *seq).map_err(BlameError::from)?;
+                let is = perturbed.and_then(|seq| says(&reader, seq));
+                says(&self.reader, *seq).zip(is).map(|(was, is)| was != is)
             }
             _ => None,
         };
@@ -672,13 +674,42 @@ impl Blamer {
             let Ok(exchange) = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata) else { continue };
             let status = exchange.http.status.unwrap_or(0);
             let failed = frame.error && (exchange.http.broken.is_some() || status == 429 || status >= 500);
-            let was_recorded = self.reader.frame_info(seq.min(self.reader.info().frames))?.error;
-            if failed && !was_recorded {
+            let failed_there = self.reader.frame_info(seq.min(self.reader.info().frames))?.error;
+            if failed && !failed_there && !self.has_failed_at(&reader.frame(seq)?.input)? {
                 let why = exchange.http.broken.unwrap_or_else(|| format!("status {status}"));
                 return Ok(Some(format!("the upstream failed at frame {seq}: {why}")));
             }
         }
         Ok(None)
+    }
+
+    /// Whether a call with this request failed in the run, too.
+    fn has_failed_at(&self, request: &[u8]) -> annals::Result<bool> {
+        for seq in 1..=self.reader.info().frames {
+            if self.reader.frame_info(seq)?.error && self.reader.frame(seq)?.input == request {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The frame of a fork that is the perturbed step `seq`: the first new call that asks what the step asked, else the
+    /// first new call. Numbers alone do not tell: a fork may draw more or less than the run did.
+    fn frame_of_step(&self, fork: &RunReader, seq: u32) -> annals::Result<Option<u32>> {
+        let asked = self.reader.frame(seq)?.input;
+        let shared = fork.info().parent.as_ref().map_or(0, |point| point.shared);
+        let mut first = None;
+        for new in shared + 1..=fork.info().frames {
+            let frame = fork.frame(new)?;
+            if serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).is_err() {
+                continue;
+            }
+            if frame.input == asked {
+                return Ok(Some(new));
+            }
+            first = first.or(Some(new));
+        }
+        Ok(first)
     }
 
     /// The steps that are not held in a coalition: they answer as their request asks. These are the run's last

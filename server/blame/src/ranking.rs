@@ -79,6 +79,8 @@ pub struct StepRow {
     pub stopped_early: bool,
     /// Forks in which the perturbed answer said something else.
     pub changed: u32,
+    /// Forks in which it said the same. In others that cannot be told: the answer did not come.
+    pub unchanged: u32,
     /// Whether perturbing this step alone ends the failure, the others held as recorded.
     pub necessary: Option<bool>,
     /// Whether the failure stays while only this step is as recorded.
@@ -139,8 +141,8 @@ pub fn rows(document: &BlameDocument) -> Vec<StepRow> {
         let (flips, valid) = counts[place];
         let forks = u32::try_from(step.forks.len()).unwrap_or(u32::MAX);
         let flip_rate = rate(flips, valid);
-        let changed = step.forks.iter().filter(|fork| fork.changed == Some(true)).count();
-        let changed = u32::try_from(changed).unwrap_or(u32::MAX);
+        let that = |changed| step.forks.iter().filter(|fork| fork.changed == Some(changed)).count();
+        let [unchanged, changed] = [false, true].map(|of| u32::try_from(that(of)).unwrap_or(u32::MAX));
         let (necessary, sufficient) = (coalitions.necessary(step.step), coalitions.sufficient(step.step));
         rows.push(StepRow {
             step: step.step,
@@ -156,6 +158,7 @@ pub fn rows(document: &BlameDocument) -> Vec<StepRow> {
             trustworthy: forks > 0 && rate(valid, forks) >= VALID_SHARE_MIN,
             stopped_early: step.stopped_early,
             changed,
+            unchanged,
             necessary,
             sufficient,
             role: necessary.zip(sufficient).map(|of| role(of, changed > 0)),

@@ -184,7 +184,7 @@ class RunsView {
       cell(run.agent), cell(models),
       cell(countText(run.frames), null, "number"),
       cell(countText(tokens), usage ? `${countText(usage.input ?? 0)} in, ${countText(usage.output ?? 0)} out` : "", "number"),
-      cell(usage?.dollars != null ? dollarsText(usage.dollars) + (usage.unpriced ? "+" : "") : usage?.unpriced ? "unknown" : "", usage?.unpriced ? "the price of a model is unknown" : null, "number"),
+      cell(usage?.dollars != null ? dollarsText(usage.dollars) + (usage.unpriced ? "+" : "") : usage?.unpriced ? "unknown" : "", usage?.unpriced ? "the price or the tokens of a call are unknown" : null, "number"),
       cell(run.ended_ns ? durationText(run.ended_ns - run.started_ns) : "running", null, "number"),
       cell(ageText(run.started_ns), timeText(run.started_ns), "number"),
       cell(run.parent ? `${run.parent.run ?? "?"}@${run.parent.at}` : ""), cell(tags));

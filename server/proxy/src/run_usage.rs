@@ -21,7 +21,7 @@ pub struct RunUsage {
     pub input: Option<u64>,
     /// Output tokens, if any were counted.
     pub output: Option<u64>,
-    /// The cost of the counted tokens.
+    /// The cost of the counted tokens. Answered calls of models without a count are among the unpriced ones.
     pub cost: Cost,
     /// The models that answered, in the order of their first call.
     pub models: Vec<String>,
@@ -41,9 +41,17 @@ struct UsageMetadata {
     #[serde(default)]
     usage: Option<TokenUsage>,
     #[serde(default)]
+    http: UsageHttpMetadata,
+    #[serde(default)]
     cached: Option<serde::de::IgnoredAny>,
     #[serde(default)]
     volatile: VolatileUsageMetadata,
+}
+
+#[derive(Deserialize, Default)]
+struct UsageHttpMetadata {
+    #[serde(default)]
+    status: Option<u16>,
 }
 
 #[derive(Deserialize, Default)]
@@ -96,7 +104,15 @@ impl RunUsage {
         {
             self.models.push(model.clone());
         }
-        let Some(usage) = facts.usage.filter(|_| facts.cached.is_none() && !facts.volatile.local) else {
+        if facts.cached.is_some() || facts.volatile.local {
+            return;
+        }
+        let usage = facts.usage.filter(|usage| usage.input.is_some() || usage.output.is_some());
+        let Some(usage) = usage else {
+            // A stream that was asked for no count, or was cut before it, cost something.
+            let is_answered = facts.http.status.is_some_and(|status| (200..300).contains(&status));
+            let is_model_call = facts.model.is_some() || facts.model_requested.is_some();
+            self.cost.unpriced += u64::from(is_answered && is_model_call);
             return;
         };
         let sum = |of: &mut Option<u64>, more: Option<u64>| {
@@ -107,5 +123,36 @@ impl RunUsage {
         sum(&mut self.input, usage.input);
         sum(&mut self.output, usage.output);
         self.cost += prices.cost_by(&usage, [facts.model.as_deref(), facts.model_requested.as_deref()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Regression: calls without a token count were left out of the cost without a word.
+    #[test]
+    fn calls_without_a_count_are_unpriced() {
+        let prices = Prices::built_in();
+        let cost = |metadata: serde_json::Value| {
+            let mut used = RunUsage::default();
+            used.add(metadata.to_string().as_bytes(), &prices);
+            (used.cost.priced, used.cost.unpriced)
+        };
+        let call = |status: u16| json!({ "http": { "status": status }, "model_requested": "gpt-4o-mini" });
+        let with = |of: serde_json::Value, key: &str, value: serde_json::Value| {
+            let mut of = of;
+            of[key] = value;
+            of
+        };
+        assert_eq!(cost(with(call(200), "usage", json!({ "input": 10, "output": 5 }))), (1, 0));
+        assert_eq!(cost(call(200)), (0, 1));
+        assert_eq!(cost(with(call(200), "usage", json!({}))), (0, 1));
+        assert_eq!(cost(call(429)), (0, 0), "a refused call costs nothing");
+        assert_eq!(cost(with(call(200), "cached", json!({}))), (0, 0), "an earlier run paid");
+        assert_eq!(cost(with(call(200), "volatile", json!({ "local": true }))), (0, 0));
+        assert_eq!(cost(json!({ "http": { "status": 200 } })), (0, 0), "not a call of a model");
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! Frames match if component, failure flag, and the meaning of request and answer are equal. A body without a
 //! known [`Meaning`] is compared by its bytes. The longest common beginning and end are taken first. Between
-//! them, matching frames are paired in order; the remaining frames are paired by position.
+//! them, matching frames are paired in order; of the remaining ones, those of one component are. A call counts far more
+//! than a draw, so draws that only one run has do not move calls apart.
 
-use annals::{RecordedFrame, RunReader};
+use std::ops::Range;
+
+use annals::{Component, RecordedFrame, RunReader};
 use blake3::Hash;
 
 use crate::frame_views::{api_and_body, redacted_frame};
@@ -12,8 +15,10 @@ use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::profiles::Redactor;
 use annals_policy::providers::{self, FirstDifference, Meaning, MeaningDifference};
 
-/// Maximum frames between the common ends that are aligned by content; more are paired by position.
+/// Maximum frames between the common ends that are aligned by content and component; more are paired by position.
 const ALIGNED_MAX: usize = 2_000;
+/// What a pair of calls counts; a pair of draws counts 1.
+const CALL_WEIGHT: u32 = 1_000;
 
 /// A pair of frames, or a frame that only one run has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +76,7 @@ pub struct FrameDifference {
 }
 
 struct FrameDigests {
-    component: String,
+    component: Component,
     error: bool,
     /// Hashes of the meaning of request and answer; of the bytes if the meaning is unknown.
     meaning: [[u8; 32]; 2],
@@ -84,7 +89,11 @@ impl FrameDigests {
         let [request, answer] = meanings(frame);
         let or = |meaning: Option<Meaning>, of: &Hash| meaning.map_or(*of.as_bytes(), |said| said.hash());
         let said = [or(request, &bytes[0]), or(answer, &bytes[1])];
-        Self { component: frame.component.name().to_owned(), error: frame.error, meaning: said, bytes }
+        Self { component: frame.component.clone(), error: frame.error, meaning: said, bytes }
+    }
+
+    fn weight(&self) -> u32 {
+        if self.component == Component::Nondet { 1 } else { CALL_WEIGHT }
     }
 
     fn matches(&self, other: &Self) -> bool {
@@ -156,7 +165,8 @@ fn align_frames(a: &[FrameDigests], b: &[FrameDigests]) -> Vec<FramePair> {
     let (mid_a, mid_b) = (head..a.len() - tail, head..b.len() - tail);
     let mut found: Vec<_> = (0..head).map(|at| matched(at, at)).collect();
     let (mut from_a, mut from_b) = (head, head);
-    for (at_a, at_b) in longest_common_subsequence(&a[mid_a.clone()], &b[mid_b.clone()]) {
+    let common = heaviest_common_subsequence(&a[mid_a.clone()], &b[mid_b.clone()], FrameDigests::matches);
+    for (at_a, at_b) in common.unwrap_or_default() {
         let (at_a, at_b) = (head + at_a, head + at_b);
         pair_unmatched(a, b, from_a..at_a, from_b..at_b, &mut found);
         found.push(matched(at_a, at_b));
@@ -185,60 +195,77 @@ fn frame_number(at: usize) -> u32 {
     u32::try_from(at + 1).unwrap_or(u32::MAX)
 }
 
-/// Pairs unmatched frames by position; the rest is dropped or added.
+/// Pairs unmatched frames of one component; the rest is dropped or added.
 fn pair_unmatched(
     a: &[FrameDigests],
     b: &[FrameDigests],
-    of_a: std::ops::Range<usize>,
-    of_b: std::ops::Range<usize>,
+    of_a: Range<usize>,
+    of_b: Range<usize>,
     found: &mut Vec<FramePair>,
 ) {
-    let both = of_a.len().min(of_b.len());
-    found.extend(of_a.clone().zip(of_b.clone()).map(|(at_a, at_b)| pair_frames(a, b, at_a, at_b)));
-    found.extend(of_a.skip(both).map(|at| FramePair::Dropped(frame_number(at))));
-    found.extend(of_b.skip(both).map(|at| FramePair::Added(frame_number(at))));
+    let of_one_kind = |a: &FrameDigests, b: &FrameDigests| a.component == b.component;
+    let pairs = heaviest_common_subsequence(&a[of_a.clone()], &b[of_b.clone()], of_one_kind);
+    let pairs = pairs.unwrap_or_else(|| (0..of_a.len().min(of_b.len())).map(|at| (at, at)).collect());
+    let (mut from_a, mut from_b) = (of_a.start, of_b.start);
+    let alone = |of_a: Range<usize>, of_b: Range<usize>, found: &mut Vec<FramePair>| {
+        found.extend(of_a.map(|at| FramePair::Dropped(frame_number(at))));
+        found.extend(of_b.map(|at| FramePair::Added(frame_number(at))));
+    };
+    for (at_a, at_b) in pairs {
+        let (at_a, at_b) = (of_a.start + at_a, of_b.start + at_b);
+        alone(from_a..at_a, from_b..at_b, found);
+        found.push(pair_frames(a, b, at_a, at_b));
+        (from_a, from_b) = (at_a + 1, at_b + 1);
+    }
+    alone(from_a..of_a.end, from_b..of_b.end, found);
 }
 
-/// The longest common subsequence (Wagner and Fischer's table) as index pairs; empty if the table would be
+/// The common subsequence of greatest weight (Wagner and Fischer's table) as index pairs; `None` if the table would be
 /// too large.
-fn longest_common_subsequence(a: &[FrameDigests], b: &[FrameDigests]) -> Vec<(usize, usize)> {
-    if a.is_empty() || b.is_empty() || a.len() > ALIGNED_MAX || b.len() > ALIGNED_MAX {
-        return Vec::new();
+fn heaviest_common_subsequence(
+    a: &[FrameDigests],
+    b: &[FrameDigests],
+    matches: impl Fn(&FrameDigests, &FrameDigests) -> bool,
+) -> Option<Vec<(usize, usize)>> {
+    if a.len() > ALIGNED_MAX || b.len() > ALIGNED_MAX {
+        return None;
     }
     let width = b.len() + 1;
-    let mut longest = vec![0_u16; (a.len() + 1) * width];
+    let mut heaviest = vec![0_u32; (a.len() + 1) * width];
     for at_a in (0..a.len()).rev() {
         for at_b in (0..b.len()).rev() {
-            longest[at_a * width + at_b] = if a[at_a].matches(&b[at_b]) {
-                longest[(at_a + 1) * width + at_b + 1] + 1
-            } else {
-                longest[(at_a + 1) * width + at_b].max(longest[at_a * width + at_b + 1])
-            };
+            let without = heaviest[(at_a + 1) * width + at_b].max(heaviest[at_a * width + at_b + 1]);
+            let with = heaviest[(at_a + 1) * width + at_b + 1] + a[at_a].weight();
+            heaviest[at_a * width + at_b] =
+                if matches(&a[at_a], &b[at_b]) { with.max(without) } else { without };
         }
     }
     let (mut at_a, mut at_b, mut found) = (0, 0, Vec::new());
     while at_a < a.len() && at_b < b.len() {
-        if a[at_a].matches(&b[at_b]) {
+        let with = heaviest[(at_a + 1) * width + at_b + 1] + a[at_a].weight();
+        if matches(&a[at_a], &b[at_b]) && heaviest[at_a * width + at_b] == with {
             found.push((at_a, at_b));
             (at_a, at_b) = (at_a + 1, at_b + 1);
-        } else if longest[(at_a + 1) * width + at_b] >= longest[at_a * width + at_b + 1] {
+        } else if heaviest[(at_a + 1) * width + at_b] >= heaviest[at_a * width + at_b + 1] {
             at_a += 1;
         } else {
             at_b += 1;
         }
     }
-    found
+    Some(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A letter is a call, a digit a draw. Letters of one kind in both cases mean the same.
     fn digests_of_letters(text: &str) -> Vec<FrameDigests> {
         let one = |c: char| {
+            let component = if c.is_ascii_digit() { Component::Nondet } else { Component::Llm };
             let bytes = [blake3::hash(&[c as u8]), blake3::hash(&[c.to_ascii_lowercase() as u8])];
             let said = bytes.map(|hash| *hash.as_bytes());
-            FrameDigests { component: "llm".into(), error: false, meaning: said, bytes }
+            FrameDigests { component, error: false, meaning: said, bytes }
         };
         text.chars().map(one).collect()
     }
@@ -270,5 +297,13 @@ mod tests {
         assert_eq!(aligned_text("", "ab"), "+1 +2");
         assert_eq!(aligned_text("ab", ""), "-1 -2");
         assert_eq!(aligned_text("aaaa", "aa"), "=1:1 =2:2 -3 -4");
+    }
+
+    /// Regression: runs with captured draws were paired by position, so a call was paired with a draw.
+    #[test]
+    fn draws_of_one_run_do_not_move_calls_apart() {
+        assert_eq!(aligned_text("1a2b", "1x34y"), "=1:1 ~2:2io ~3:3io +4 ~4:5io");
+        assert_eq!(aligned_text("a12b34c", "xyz"), "~1:1io -2 -3 ~4:2io -5 -6 ~7:3io");
+        assert_eq!(aligned_text("123a", "b456"), "-1 -2 -3 ~4:1io +2 +3 +4");
     }
 }

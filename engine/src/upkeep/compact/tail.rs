@@ -48,6 +48,10 @@ const IDLE_TIME: Duration = Duration::from_secs(1);
 /// After a failure, the next try comes so much later.
 const RETRY_TIME: Duration = Duration::from_secs(60);
 
+/// While views hold this many bytes of segments that were rewritten, the idle tail stays raw. It would be rewritten with what
+/// it is joined with each time, and a view that stays open would hold a copy of each.
+const PINNED_BYTES_MAX: u64 = 256 << 20;
+
 /// The thread that compresses the tail of a store that is open and idle.
 #[derive(Debug)]
 pub(crate) struct TailThread(Mutex<Option<JoinHandle<()>>, { rank::TAIL_THREAD }>);
@@ -88,7 +92,9 @@ fn compress_when_idle(core: &Arc<Core>) {
             true => Err(Error::new(ErrorKind::Unavailable, "the store is being closed")),
             false => Ok(()),
         };
-        if compress_tail(core, IDLE_BYTES_MIN, &stops).is_err() && !tail.pause(RETRY_TIME) {
+        let has_room = read_lock(&core.segments).pinned_bytes() < PINNED_BYTES_MAX;
+        let is_done = has_room && compress_tail(core, IDLE_BYTES_MIN, &stops).is_ok();
+        if !is_done && !tail.pause(RETRY_TIME) {
             return;
         }
     }

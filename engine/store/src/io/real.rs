@@ -20,6 +20,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use super::root::{Place, RootDir};
 use super::traits::check_rename;
 use super::{File, FileBytes, FileId, Io, IoError, IoResult, LockKind, OpenMode, PathStat, map};
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{JoinHandle, cores, thread};
 
 /// Mode of files the engine creates: recordings are private to the user who made them.
@@ -47,6 +48,8 @@ const NICE_INCREMENT: i32 = 5;
 pub struct RealFile {
     file: fs::File,
     path: PathBuf,
+    /// The process that locked it; 0 if none did.
+    locked_by: AtomicU32,
 }
 
 impl RealIo {
@@ -71,12 +74,12 @@ impl Io for RealIo {
     }
 
     fn open(&self, path: &Path, how: OpenMode) -> IoResult<Arc<dyn File>> {
-        Ok(Arc::new(RealFile { file: self.open_file(path, how)?, path: path.to_path_buf() }))
+        Ok(Arc::new(RealFile::new(self.open_file(path, how)?, path)))
     }
 
     fn open_dir(&self, dir: &Path) -> IoResult<Arc<dyn File>> {
         let opened = self.at("open", dir, |place| place.open_dir())?;
-        Ok(Arc::new(RealFile { file: opened.into(), path: dir.to_path_buf() }))
+        Ok(Arc::new(RealFile::new(opened.into(), dir)))
     }
 
     fn stat(&self, path: &Path) -> IoResult<Option<PathStat>> {
@@ -280,6 +283,10 @@ pub(super) fn start_thread(name: &str, body: Box<dyn FnOnce() + Send>) -> IoResu
 }
 
 impl RealFile {
+    fn new(file: fs::File, path: &Path) -> Self {
+        Self { file, path: path.to_path_buf(), locked_by: AtomicU32::new(0) }
+    }
+
     fn fail(&self, op: &'static str) -> impl FnOnce(Error) -> IoError {
         move |e| IoError::new(op, &self.path, e)
     }
@@ -351,9 +358,23 @@ impl File for RealFile {
             LockKind::Shared => self.file.try_lock_shared(),
         };
         match taken {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.locked_by.store(std::process::id(), Ordering::Relaxed);
+                Ok(true)
+            }
             Err(TryLockError::WouldBlock) => Ok(false),
             Err(TryLockError::Error(e)) => Err(self.fail("lock")(e)),
+        }
+    }
+}
+
+impl Drop for RealFile {
+    /// Releases the lock now. A child process that another thread starts has a copy of the open file until it runs its
+    /// program, and a lock lasts as long as the last copy. A forked child that drops its own copy must not release
+    /// the lock of its parent.
+    fn drop(&mut self) {
+        if self.locked_by.load(Ordering::Relaxed) == std::process::id() {
+            let _ = self.file.unlock();
         }
     }
 }

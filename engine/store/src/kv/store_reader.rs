@@ -15,7 +15,7 @@ use crate::kv::keys;
 use crate::kv::table::IndexEntry;
 use crate::log::cursor::for_each_checked_record;
 use crate::log::joined::LogBatch;
-use crate::log::layout::{LogState, RawRecord};
+use crate::log::layout::{LogState, RawRecord, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::VectorList;
 use crate::log::open::{FoundLog, find};
 use crate::log::paths::StorePaths;
@@ -264,16 +264,22 @@ fn read_after(
     found: &FoundLog,
     last: Seqno,
 ) -> Result<(ScanEnd, Vec<IndexEntry>)> {
-    let mut newer = Vec::new();
-    scan_between(found, None, found.state.covers, &mut |batch, segment, next| {
-        if next > Seqno(last.0 + 1) {
-            visit_records(batch, segment, |record, place, seqno| {
-                keys::derive_entries(schema, record, seqno, place, &mut newer)
-            })?;
-            newer.retain(|entry| entry.seqno > last.0);
-        }
-        Ok(())
-    })?;
+    let (mut newer, mut entries) = (Vec::new(), Vec::new());
+    let covers = found.state.covers;
+    // The segments before hold only what was read.
+    let first = found.state.segments.iter().rfind(|entry| entry.first_seqno.0 <= last.0 + 1);
+    let from = first.map(|entry| (entry.id, SEGMENT_HEADER_BYTES));
+    if from.is_none_or(|from| found.state.position(from) < found.state.position(covers)) {
+        scan_between(found, from, covers, &mut |batch, segment, next| {
+            if next > Seqno(last.0 + 1) {
+                visit_records(batch, segment, |record, place, seqno| {
+                    keys::derive_entries(schema, record, seqno, place, &mut entries)
+                })?;
+                newer.extend(entries.drain(..).filter(|entry| entry.seqno > last.0));
+            }
+            Ok(())
+        })?;
+    }
     let (end, rest) = read_from(schema, found, found.state.covers, found.state.covers_state.clone())?;
     newer.extend(rest);
     Ok((end, newer))

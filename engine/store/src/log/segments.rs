@@ -286,6 +286,12 @@ impl Segments {
         let _ = ended.ended.set((taken, next));
     }
 
+    /// Bytes of retired segments that a pin holds: their files are removed, and their disk space is not free.
+    pub fn pinned_bytes(&self) -> u64 {
+        let retired: Vec<_> = read_lock(&self.retired).values().filter_map(Weak::upgrade).collect();
+        retired.iter().map(|segment| segment.file.len().unwrap_or(0)).sum()
+    }
+
     pub fn get(&self, id: SegmentId) -> Result<Arc<Segment>> {
         let open = read_lock(&self.open).by_id.get(&id).cloned();
         let found = open.or_else(|| read_lock(&self.retired).get(&id).and_then(Weak::upgrade));
@@ -333,6 +339,7 @@ pub fn lock<T, const RANK: u8>(mutex: &crate::sync::Mutex<T, RANK>) -> crate::sy
 #[cfg(not(annals_shuttle))]
 mod tests {
     use super::*;
+    use crate::io::sim::SimIo;
 
     /// Regression: each era dropped the next one inside its own drop. Dropping the pin of a view that had been open
     /// over some thousand compactions overflowed the stack, which ended the process.
@@ -350,5 +357,23 @@ mod tests {
         assert!(kept.upgrade().is_some_and(|era| era.ended.get().is_some()), "a later pin keeps its era");
         drop(halfway);
         assert!(kept.upgrade().is_none());
+    }
+
+    #[test]
+    fn pinned_bytes_are_those_of_retired_segments() {
+        let (sim, segments) = (SimIo::new(1), Segments::default());
+        for number in 1..=3u32 {
+            let path = PathBuf::from(number.to_string());
+            let file = sim.open(&path, OpenMode::CreateNew).unwrap();
+            file.set_len(u64::from(number) * 100).unwrap();
+            segments.insert(Arc::new(Segment::new(StoreId::default(), SegmentId(number), path, file)));
+        }
+        segments.retire(&[SegmentId(1)]);
+        assert_eq!(segments.pinned_bytes(), 0, "nobody reads it");
+        let pin = segments.pin();
+        segments.retire(&[SegmentId(2), SegmentId(3)]);
+        assert_eq!(segments.pinned_bytes(), 500);
+        drop(pin);
+        assert_eq!(segments.pinned_bytes(), 0);
     }
 }

@@ -477,7 +477,8 @@ pub(super) fn run_item(reader: &RunReader, by: Option<&Redactor>) -> Value {
         item["tags"] = tags.into();
     }
     if let Some(point) = &info.parent {
-        item["forked_from"] = json!({ "run": point.run.as_deref().map(field), "seq": point.shared });
+        item["forked_from"] =
+            json!({ "run": point.run.as_deref().map(field), "at": point.at, "seq": point.shared });
     }
     item
 }

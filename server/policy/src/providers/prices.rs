@@ -40,7 +40,7 @@ pub struct Cost {
     pub dollars: f64,
     /// The number of these calls.
     pub priced: u64,
-    /// Calls with a token count whose model has no price.
+    /// Calls whose cost is not known: their model has no price, or their answer has no token count.
     pub unpriced: u64,
 }
 

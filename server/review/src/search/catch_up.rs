@@ -1,6 +1,6 @@
 //! Indexes the frames that were recorded since the index was made.
 
-use annals::runs::{RunFilter, RunOrder};
+use annals::runs::{BLAME_TAG, RunFilter, RunOrder};
 use annals::{ErrorKind, Namespace, RunReader, RunUid, Status};
 use annals_memory::{FrameGaps, FrameText, FrameTextBatch, FrameTexts, RunMark};
 
@@ -93,7 +93,9 @@ impl Work<'_> {
                     return Ok(false);
                 }
                 looked += 1;
-                self.index_run(run, RunMark { next: 1, parent: None })?;
+                if !is_blame_fork(run) {
+                    self.index_run(run, RunMark { next: 1, parent: None })?;
+                }
                 self.batch.set_low_mark(run.info().uid);
             }
             match page.next {
@@ -129,7 +131,7 @@ impl Work<'_> {
         let (mut next, mut parent) = (mark.next, mark.parent);
         if let Some(fork) = info.parent.as_ref()
             && parent.is_none()
-            && lives(self.space, fork.uid)?
+            && is_searched(self.space, fork.uid)?
         {
             (next, parent) = (next.max(fork.shared + 1), Some(fork.uid.0));
         }
@@ -193,6 +195,20 @@ impl Work<'_> {
             false => Ok(()),
         }
     }
+}
+
+/// Whether the run lives and is one that is searched.
+fn is_searched(space: &Namespace, uid: RunUid) -> annals::Result<bool> {
+    match space.run_by_uid(uid) {
+        Ok(run) => Ok(!is_blame_fork(&run)),
+        Err(error) if is_gone(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a blame made the run. It is not searched: a blame makes many of each run, which say almost the same.
+pub(super) fn is_blame_fork(run: &RunReader) -> bool {
+    run.info().tags.iter().any(|(key, _)| key == BLAME_TAG)
 }
 
 fn lives(space: &Namespace, uid: RunUid) -> annals::Result<bool> {

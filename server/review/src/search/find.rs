@@ -6,6 +6,7 @@ use annals_policy::profiles::Redactor;
 use annals_policy::providers::Prices;
 use serde::Serialize;
 
+use super::catch_up::is_blame_fork;
 use super::texts::message_texts;
 use crate::frame_view::{FrameKind, FrameStatus, FrameView, FrameViewOptions, as_text, frame_view};
 
@@ -92,7 +93,7 @@ pub fn find(
     };
     let prices = Prices::built_in();
     let options =
-        FrameViewOptions { redactor: by, all: true, text_bytes_max: TEXT_BYTES_MAX, prices: &prices };
+        |all| FrameViewOptions { redactor: by, all, text_bytes_max: TEXT_BYTES_MAX, prices: &prices };
     let mut hits = Vec::new();
     for found in index.find(&question, candidates)? {
         let reader = match space.run_by_uid(found.run) {
@@ -101,12 +102,22 @@ pub fn find(
             Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => continue,
             Err(error) => return Err(error),
         };
-        let view = match frame_view(&reader, found.seq, &options) {
+        // An earlier version indexed them.
+        if is_blame_fork(&reader) {
+            continue;
+        }
+        let view = match frame_view(&reader, found.seq, &options(false)) {
             Ok(view) => view,
             Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => continue,
             Err(error) => return Err(error),
         };
-        let texts = view_texts(&view);
+        let mut texts = view_texts(&view);
+        // What is new to the conversation comes first: the rest stands in earlier frames, too.
+        let mut text = found_text(&texts, &question);
+        if text.is_none() {
+            texts = view_texts(&frame_view(&reader, found.seq, &options(true))?);
+            text = found_text(&texts, &question);
+        }
         let score = match by {
             Some(_) => match text_share(&question, &texts)? {
                 Some(score) => score,
@@ -115,7 +126,7 @@ pub fn find(
             None => found.score,
         };
         hits.push(SearchHit {
-            text: found_text(&texts, &question),
+            text,
             run: view.run,
             uid: view.uid,
             seq: view.seq,

@@ -154,6 +154,46 @@ fn shared_frames_stay_found_after_the_parent_is_dropped() {
 }
 
 /// A profile hides addresses. A hit for one would confirm that it stands there.
+/// Regression: a hit showed the whole question from an earlier message, which its request only repeats, and came first for
+/// it.
+#[test]
+fn hit_shows_the_text_of_its_own_frame() {
+    let bench = SearchBench::new();
+    let run = bench.space.begin_run(RunSpec::new("r")).unwrap();
+    run.record(call(&[("user", "where does the grey osprey nest")], "on a pole")).unwrap();
+    let again = [
+        ("user", "where does the grey osprey nest"),
+        ("assistant", "on a pole"),
+        ("user", "is the osprey grey"),
+    ];
+    run.record(call(&again, "yes")).unwrap();
+    run.end(Status::Ok).unwrap();
+    let hits = bench.answer("grey osprey", None).hits;
+    let shown: Vec<_> = hits.iter().map(|hit| (hit.seq, hit.text.as_ref().unwrap().found.as_str())).collect();
+    assert_eq!(shown, [(1, "grey osprey"), (2, "osprey")], "{hits:?}");
+}
+
+/// Regression: after a blame of a run, the best hits for a text of it were the forks of the blame, and the run itself was
+/// not among them.
+#[test]
+fn forks_of_a_blame_are_not_found() {
+    let bench = SearchBench::new();
+    bench.record("failed", &["nothing", "the second osprey"]);
+    for number in 0..30 {
+        let spec = RunSpec::new(format!("fork-{number}")).tag(annals::runs::BLAME_TAG, "failed");
+        let fork = bench.space.fork("failed", 1, false, spec).unwrap();
+        fork.record(Frame::new(Component::Tool, "{}", "the second osprey")).unwrap();
+        fork.end(Status::Ok).unwrap();
+    }
+    // What the user makes of such a fork is searched, with what it shares.
+    let own = bench.space.fork("fork-0", 2, false, RunSpec::new("own")).unwrap();
+    own.record(Frame::new(Component::Tool, "{}", "a third osprey")).unwrap();
+    own.end(Status::Ok).unwrap();
+    let mut hits = bench.hits("osprey");
+    hits.sort();
+    assert_eq!(hits, ["failed@2", "own@2", "own@3"]);
+}
+
 #[test]
 fn redacted_reader_finds_nothing_that_the_profile_hides() {
     let bench = SearchBench::new();

@@ -255,7 +255,7 @@ fn fork_run_shares_frames_over_http() {
     let client = api.mcp("");
     let forked = client.call("fork_run", json!({ "run": "bad", "seq": 1 })).unwrap();
     assert_eq!((&forked["fork"]["run"], &forked["fork"]["status"]), (&json!("bad-shared-1"), &json!("ok")));
-    assert_eq!(forked["fork"]["forked_from"], json!({ "run": "bad", "seq": 1 }));
+    assert_eq!(forked["fork"]["forked_from"], json!({ "run": "bad", "at": 1, "seq": 1 }));
     assert_eq!(forked["program_was_run"], false);
     let again = client.call("fork_run", json!({ "run": "bad", "seq": 1 })).unwrap_err();
     assert!(again.contains("exists already"), "{again}");
