@@ -204,7 +204,8 @@ def main():
         look = lib.Look(store, recorded)
         looks = [one for one in (look, rebuilt, restored) if one]
         wrong = [what for one in looks for what in (*one.lost(), *one.wrong())]
-        wrong += [f"restored: {restored.verify.brief()}"] * bool(restored and restored.verify.code)
+        if restored and restored.verify.code:
+            wrong.append(f"restored: {restored.verify.brief()}")
         if (home / "restored").exists():
             shutil.rmtree(home / "restored")
         if broken or wrong or look.verify.code:
