@@ -136,7 +136,7 @@ fn resolve_targets(global: &GlobalArgs, args: &DriftArgs) -> CliResult<(Vec<Chec
         let chosen = chosen.into_iter().filter_map(|at| names.get(at).cloned().map(CheckTarget::Run));
         return Ok((chosen.collect(), Some(seed)));
     }
-    let (mut targets, mut door, mut missing) = (Vec::new(), None, Vec::new());
+    let (mut targets, mut door, mut missing) = (Vec::new(), None::<CliResult<StoreAccess>>, Vec::new());
     for named in &args.targets {
         let path = Path::new(named);
         if path.is_dir() {
@@ -144,11 +144,9 @@ fn resolve_targets(global: &GlobalArgs, args: &DriftArgs) -> CliResult<(Vec<Chec
         } else if is_tape(path) {
             targets.push(CheckTarget::Tape(path.to_path_buf()));
         } else {
-            let door = match &mut door {
-                Some(door) => door,
-                none => none.insert(super::open_to_read(global)?),
-            };
-            if let Err(error @ Failure::Message { code: FailureCode::NoSuchThing, .. }) = door.reader(named) {
+            let door = door.get_or_insert_with(|| super::open_to_read(global));
+            let found = door.as_ref().map_or(Ok(()), |door| door.reader(named).map(drop));
+            if let Err(error @ Failure::Message { code: FailureCode::NoSuchThing, .. }) = found {
                 missing.push(error);
             }
             targets.push(CheckTarget::Run(named.clone()));

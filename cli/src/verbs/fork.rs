@@ -48,10 +48,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
     if seq > frames {
         let message =
             format!("run `{parent}` has no frame {seq}: it has {}", plural(u64::from(frames), "frame"));
-        return Err(Failure::missing(
-            message,
-            format!("name one of them, for example {parent}@{}", frames.max(1)),
-        ));
+        return Err(Failure::missing(message, format!("`annals show {parent}` lists its frames")));
     }
     let name = args.name.clone().unwrap_or_else(|| format!("{parent}-fork-{seq}"));
     match door.origin(&reader)?.filter(|_| !args.no_run) {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use annals::StoreId;
-use annals::ledger::{Checkpoint, ErasureReport, Signature};
+use annals::ledger::{Checkpoint, Signature};
 use annals_proof::{BodyClaim, CheckpointAgreement, PrivateKey, ProofClaim, ProofVerdict, PublicKey};
 use annals_server::{WITNESS_BYTES_MAX, list_witnesses, write_witness};
 use annals_text::hex::encode;
@@ -177,10 +177,11 @@ fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
             if gap.why.is_empty() { String::new() } else { format!(" ({})", printable(&gap.why)) },
         ))
     })?;
-    if erasures.content > 0 {
-        print_erased(&erasures, out)?;
-    }
     let problems = erasures.problems();
+    // What nothing explains is named below.
+    if erasures.content > 0 && problems.is_empty() {
+        print_erased(erasures.content, out)?;
+    }
     for what in &problems {
         match out.json {
             true => out.object(&json!({ "what": "unexplained", "why": what }))?,
@@ -201,21 +202,14 @@ fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     }
 }
 
-/// Says what compactions erased: the values of forgotten keys are among it.
-fn print_erased(erasures: &ErasureReport, out: &mut CliOutput) -> CliResult<()> {
-    let ErasureReport { content, statements, stated_ns, .. } = *erasures;
+/// Says how much compactions erased: the values of forgotten keys are among it.
+fn print_erased(records: u64, out: &mut CliOutput) -> CliResult<()> {
     if out.json {
-        let erased =
-            json!({ "what": "erased", "records": content, "statements": statements, "time_ns": stated_ns });
-        return out.object(&erased);
+        return out.object(&json!({ "what": "erased", "records": records }));
     }
-    let by = match statements {
-        0 => "before format 4".to_owned(),
-        some => format!("by {}, the last at {}", plural(some, "compaction"), time(stated_ns)),
-    };
+    let records = plural(records, "record");
     out.line(format_args!(
-        "erased {by}: {} of superseded, deleted or forgotten keys, or of runs that are gone",
-        plural(content, "record"),
+        "erased: {records} of superseded, deleted or forgotten keys, or of runs that are gone"
     ))
 }
 

@@ -185,7 +185,9 @@ pub(super) fn run_fields(run: &RunRow, used: Option<&RunUsage>) -> Map<String, V
         }
         if total_tokens(used).is_some() {
             put("tokens", json!({ "input": used.input.unwrap_or(0), "output": used.output.unwrap_or(0) }));
-            let Cost { dollars, priced, unpriced } = used.cost;
+        }
+        let Cost { dollars, priced, unpriced } = used.cost;
+        if total_tokens(used).is_some() || unpriced > 0 {
             put("cost", json!({ "dollars": dollars, "priced": priced, "unpriced": unpriced }));
         }
         if used.unrecorded > 0 {

@@ -141,9 +141,10 @@ fn show_run(
     }
     let ended = run.ended_ns.map_or_else(|| "not ended".to_owned(), |ns| format!("ended {}", time(ns)));
     out.line(format_args!("began {}, {ended}", time(run.started_ns)))?;
-    if let Some(tokens) = runs::total_tokens(&used) {
-        let cost = dollars(&used.cost).map_or(String::new(), |cost| format!(", {cost}"));
-        out.line(format_args!("its own calls: {}{cost}", plural(tokens, "token")))?;
+    let tokens = runs::total_tokens(&used).map(|tokens| plural(tokens, "token"));
+    let told: Vec<String> = tokens.into_iter().chain(dollars(&used.cost)).collect();
+    if !told.is_empty() {
+        out.line(format_args!("its own calls: {}", told.join(", ")))?;
     }
     if let Some(unrecorded) = door.unrecorded_traffic(&run.id)? {
         for line in network::stored_lines(&unrecorded) {

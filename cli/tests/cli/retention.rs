@@ -425,11 +425,10 @@ fn forgotten_key_leaves_no_bytes_in_the_store() {
     bench.run("verify").ok();
     // The list of gaps said "no gaps".
     let gaps = bench.run("ledger gaps").text();
-    assert!(gaps.starts_with("erased by 1 compaction, the last at "), "{gaps}");
+    assert!(gaps.starts_with("erased: ") && gaps.contains("forgotten keys"), "{gaps}");
     assert!(gaps.ends_with("\nno gaps among runs\n"), "{gaps}");
     let line = &bench.run("ledger gaps --json").json()[0];
-    assert_eq!((&line["what"], &line["statements"]), (&"erased".into(), &1.into()), "{line}");
-    assert!(line["records"].as_u64().unwrap() >= 3 && line["time_ns"].as_u64().unwrap() > 0, "{line}");
+    assert!(line["what"] == "erased" && line["records"].as_u64().unwrap() >= 3, "{line}");
 }
 
 /// What a run still contains cannot be erased under it: `forget` names the run, as git keeps what a branch reaches.

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::cursor::for_each_checked_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::LogCut;
-use crate::log::open::{Damage, FoundLog};
+use crate::log::open::{Damage, FoundLog, changed_since_close};
 use crate::log::scan::{ScanEnd, scan_states, sealed_footer};
 use crate::log::writer_lock::is_being_written;
 use crate::replay::record_check::{TABLE_DAMAGED, find_with_check, remedy};
@@ -240,7 +240,12 @@ impl Store {
             report.notes.push(what.to_owned());
         }
         check = check.filter(|_| is_readable);
-        for Damage { file, offset, what } in core.index.damaged_in_place() {
+        // A writer lists its tables anew at its next flush or at the closing.
+        let listed = match core.is_writer() && !core.is_closed() {
+            true => Vec::new(),
+            false => found.state.tables.clone(),
+        };
+        for Damage { file, offset, what } in core.index.damaged_tables(&listed) {
             let file = file.display();
             let remedy = remedy(&core.paths.tables());
             let what = format!(
@@ -295,6 +300,11 @@ impl Store {
             }
         }
         report.tail = TailReport::new(core, &found, &end)?;
+        if report.tail.torn.is_some()
+            && let Some(what) = changed_since_close(&found.state, &end)
+        {
+            report.damaged.push(VerifyProblem { run: None, what });
+        }
         state_at_end.clone_from(&end.state);
         if let Some(clean) =
             found.state.clean.as_ref().filter(|clean| !end.is_torn && clean.state != state_at_end)

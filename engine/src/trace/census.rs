@@ -59,10 +59,6 @@ pub struct ErasureReport {
     pub records: u64,
     /// Of those, content: versions of keys and records of runs that nothing needs any more, or that were forgotten.
     pub content: u64,
-    /// Number of statements by which compactions say what they erased.
-    pub statements: u64,
-    /// When the newest of them was made, nanoseconds since 1970-01-01 UTC; 0 if there is none.
-    pub stated_ns: u64,
     /// Erased records that no statement in the ledger explains.
     pub unexplained: Vec<UnexplainedErasure>,
     /// Number of log files with records that were erased before format 4. Whether that was a compaction cannot be
@@ -214,9 +210,6 @@ pub(crate) struct LogCensus {
     rewritten: Vec<RewrittenSpan>,
     /// The oldest statement of each span.
     stated: HashMap<ErasedSpan, StatedSpan>,
-    /// Statements of compactions, and when the newest was made.
-    statements: u64,
-    stated_ns: u64,
     recorded: RunNumbers,
     /// Runs that had no record when the store was upgraded to format 4.
     earlier: RunNumbers,
@@ -295,10 +288,6 @@ impl LogCensus {
     }
 
     fn add_statement(&mut self, seqno: Seqno, head: ErasureHead) {
-        if head.rule == ErasureRule::Compaction {
-            self.statements += 1;
-            self.stated_ns = self.stated_ns.max(head.time_ns);
-        }
         for span in head.spans {
             self.stated.entry(span).or_insert(StatedSpan { seqno, rule: head.rule });
         }
@@ -324,8 +313,6 @@ impl LogCensus {
         let mut report = ErasureReport {
             records: self.all_erased,
             content: self.erased_content,
-            statements: self.statements,
-            stated_ns: self.stated_ns,
             ..ErasureReport::default()
         };
         let mut unexplained = Vec::new();

@@ -106,6 +106,13 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
         let segment = Arc::new(Segment::new(store, id, file.path, patched.clone()));
         segments.push(SegmentFile { segment, patched, header: file.header, len });
     }
+    if let Ok(loaded) = &manifest
+        && order::is_older(&loaded.state.segments, &segments)?
+    {
+        let what = "its manifest is older than the log: an older copy was put over this store";
+        note(paths.current(), 0, what);
+        manifest = Err(Error::new(ErrorKind::Damaged, what));
+    }
     let listed = manifest.as_ref().ok().map(|loaded| loaded.state.segments.as_slice());
     let segments = order::log_order(segments, listed)?;
     for id in order::missing_segments(&segments, listed) {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
 use crate::log::manifest::{FORMAT, ManifestState, current_line};
-use crate::log::open::{Damage, enter, find};
+use crate::log::open::{Damage, changed_since_close, enter, find};
 use crate::log::paths::{
     RESERVE, SOCKET, SOCKET_NEXT, StorePaths, parse_manifest, parse_segment, parse_table, parse_vector_file,
 };
@@ -32,8 +32,6 @@ pub struct Finding {
     pub means: String,
     /// What to do next.
     pub next: String,
-    /// Whether the store cannot be opened for writing until this is mended.
-    pub blocks_writing: bool,
 }
 
 /// The state of a store.
@@ -57,12 +55,14 @@ pub struct Diagnosis {
     pub unindexed_bytes: u64,
     /// What is in doubt at the log's end.
     pub tail: TailReport,
+    /// The next opening for writing succeeds. It reads what no table covers, and refuses damage there.
+    pub opens_for_writing: bool,
     /// Open runs. The next opening for writing marks them as abandoned, unless their recorder is still at
     /// work.
     pub open_runs: u64,
-    /// Damage in the log and the manifest; empty if those files are intact.
+    /// Damage in the log and the manifest, erasures that nothing explains, and tables whose content is wrong or damaged.
     pub findings: Vec<Finding>,
-    /// Missing or damaged tables. Opening the store rebuilds them from the log.
+    /// Missing or damaged tables. What needs them is rebuilt from the log.
     pub rebuild: Vec<Damage>,
     /// Files that a crash left over: the next opening for writing removes or replaces them.
     pub leftovers: Vec<PathBuf>,
@@ -168,6 +168,7 @@ fn examine(store: &Store, paths: &StorePaths, all: &mut Diagnosis) -> Result<Ver
     let before = state.totals.bytes();
     let end = scan(&*core.schema, &found, from, state, &mut |_, _| Ok(()))?;
     all.seqno = end.state.last_seqno();
+    all.opens_for_writing = end.damage.is_none() && changed_since_close(&found.state, &end).is_none();
     all.clean = !end.is_torn && found.state.clean.is_some();
     all.tables = found.state.tables.len() as u64;
     all.unindexed_bytes = end.state.totals.bytes().saturating_sub(before);
@@ -197,14 +198,7 @@ fn finding_of_erasure(paths: &StorePaths, what: String) -> Finding {
     let means = "somebody removed records past annals, or cut the log back behind the record of a deletion; all other \
                  runs and keys are intact";
     let next = "compare with a checkpoint that was kept elsewhere: annals verify --against FILE; or restore a backup";
-    Finding {
-        file: paths.segments(),
-        offset: 0,
-        what,
-        means: means.to_owned(),
-        next: next.to_owned(),
-        blocks_writing: false,
-    }
+    Finding { file: paths.segments(), offset: 0, what, means: means.to_owned(), next: next.to_owned() }
 }
 
 fn finding_of_index(paths: &StorePaths, what: String) -> Finding {
@@ -212,7 +206,7 @@ fn finding_of_index(paths: &StorePaths, what: String) -> Finding {
         "readers may miss runs or keys, or get old versions; nothing is lost, because the log holds them";
     let next = remedy(&paths.tables());
     let (file, means) = (paths.tables(), means.to_owned());
-    Finding { file, offset: 0, what, means, next, blocks_writing: false }
+    Finding { file, offset: 0, what, means, next }
 }
 
 fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {
@@ -232,7 +226,6 @@ fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {
         means: means.to_owned(),
         next: "restore a backup, or save the intact data into a new store: annals repair --to NEWDIR"
             .to_owned(),
-        blocks_writing: true,
     }
 }
 
@@ -285,7 +278,7 @@ impl Diagnosis {
     #[must_use]
     pub fn recovery_steps(&self) -> Vec<String> {
         let mut steps = Vec::new();
-        if self.findings.iter().any(|finding| finding.blocks_writing) {
+        if !self.opens_for_writing {
             return vec!["it will refuse to open this store for writing until it is repaired".to_owned()];
         }
         if let Some(format) = self.format.filter(|format| *format < FORMAT) {

@@ -19,10 +19,7 @@ pub(super) fn log_order(
     listed: Option<&[SegmentEntry]>,
 ) -> Result<Vec<SegmentFile>> {
     match listed {
-        Some(listed)
-            if listed.iter().all(|entry| found.iter().any(|one| one.segment.id == entry.id))
-                && !is_older(listed, &found)? =>
-        {
+        Some(listed) if listed.iter().all(|entry| found.iter().any(|one| one.segment.id == entry.id)) => {
             Ok(order_by_manifest(found, listed))
         }
         _ => order_by_headers(found),
@@ -31,7 +28,7 @@ pub(super) fn log_order(
 
 /// Whether the manifest is older than the log: a rewritten segment that it does not list holds records of its active
 /// segment, or later ones. It came with an older copy of the store.
-fn is_older(listed: &[SegmentEntry], found: &[SegmentFile]) -> Result<bool> {
+pub(super) fn is_older(listed: &[SegmentEntry], found: &[SegmentFile]) -> Result<bool> {
     let Some(active) = listed.last() else { return Ok(false) };
     for one in found.iter().filter(|one| one.segment.id.is_rewritten()) {
         let is_listed = listed.iter().any(|entry| entry.id == one.segment.id);

@@ -282,6 +282,37 @@ fn log_file_of_another_copy_is_refused() {
     assert!(content(&options).unwrap().len() > 8);
 }
 
+/// The next opening reads nothing of the log of a store that was closed. It took what followed for a torn write, cut it, and
+/// sealed the file of the other copy.
+#[test]
+fn longer_log_file_of_another_copy_is_refused_after_a_close() {
+    let (sim, _) = stopped(Durability::Confirmed, 0);
+    let closed = |keys: &[&str]| {
+        let sim = sim.crash(Crash::Everything);
+        let store = Store::open_with("s", sim_options(&sim)).unwrap();
+        keys.iter().for_each(|key| put(&store, key, Durability::Disk));
+        store.close().unwrap();
+        sim
+    };
+    let ours = closed(&["ours"]);
+    let options = sim_options(&ours);
+    let (path, own) = active_segment(&ours);
+    for others in [&["hers, with a longer key"][..], &["hers", "and another"]] {
+        let (same, foreign) = active_segment(&closed(others));
+        assert!(same == path && foreign.len() > own.len());
+        ours.edit(&path, |bytes| bytes.clone_from(&foreign)).unwrap();
+        assert_eq!(content(&options).map(drop).unwrap_err().kind(), ErrorKind::Damaged, "{others:?}");
+        let found = annals::upkeep::diagnose("s", options.clone()).unwrap();
+        assert!(!found.is_healthy() && !found.opens_for_writing, "{others:?}: {found:?}");
+        let error = Store::open_with("s", options.clone()).map(drop).unwrap_err();
+        assert!(error.to_string().contains("when the store was closed"), "{others:?}: {error}");
+        assert_eq!(ours.read(&path).unwrap(), foreign, "{others:?}: a refusal changes nothing");
+    }
+    ours.edit(&path, |bytes| bytes.clone_from(&own)).unwrap();
+    Store::open_with("s", options.clone()).unwrap().close().unwrap();
+    assert_eq!(content(&options).unwrap().len(), content(&sim_options(&closed(&["ours"]))).unwrap().len());
+}
+
 /// Without its note, a store that was not closed cleanly says that its end is unprotected.
 #[test]
 fn a_lost_note_is_said_and_written_anew() {

@@ -693,15 +693,16 @@ impl Blamer {
         Ok(false)
     }
 
-    /// The frame of a fork that is the perturbed step `seq`: the first new call that asks what the step asked, else the
-    /// first new call. Numbers alone do not tell: a fork may draw more or less than the run did.
+    /// The frame of a fork that is the perturbed step `seq`: the first new call that asks what the step asked and did not
+    /// fail, else the first one that did not. Numbers alone do not tell: a fork may draw more or less than the run did.
     fn frame_of_step(&self, fork: &RunReader, seq: u32) -> annals::Result<Option<u32>> {
         let asked = self.reader.frame(seq)?.input;
         let shared = fork.info().parent.as_ref().map_or(0, |point| point.shared);
         let mut first = None;
         for new in shared + 1..=fork.info().frames {
             let frame = fork.frame(new)?;
-            if serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).is_err() {
+            // A failed attempt is followed by another, or said nothing.
+            if frame.error || serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).is_err() {
                 continue;
             }
             if frame.input == asked {

@@ -107,14 +107,7 @@ impl RunUsage {
         if facts.cached.is_some() || facts.volatile.local {
             return;
         }
-        let usage = facts.usage.filter(|usage| usage.input.is_some() || usage.output.is_some());
-        let Some(usage) = usage else {
-            // A stream that was asked for no count, or was cut before it, cost something.
-            let is_answered = facts.http.status.is_some_and(|status| (200..300).contains(&status));
-            let is_model_call = facts.model.is_some() || facts.model_requested.is_some();
-            self.cost.unpriced += u64::from(is_answered && is_model_call);
-            return;
-        };
+        let usage = facts.usage.unwrap_or_default();
         let sum = |of: &mut Option<u64>, more: Option<u64>| {
             if let Some(more) = more {
                 *of = Some(of.unwrap_or(0).saturating_add(more));
@@ -122,7 +115,8 @@ impl RunUsage {
         };
         sum(&mut self.input, usage.input);
         sum(&mut self.output, usage.output);
-        self.cost += prices.cost_by(&usage, [facts.model.as_deref(), facts.model_requested.as_deref()]);
+        let models = [facts.model.as_deref(), facts.model_requested.as_deref()];
+        self.cost += prices.cost_of_call(&usage, models, facts.http.status);
     }
 }
 

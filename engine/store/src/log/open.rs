@@ -355,8 +355,11 @@ pub fn start(
     if let Some(damage) = &end.damage {
         return Err(damage.error());
     }
-    let mut state = found.state;
     let mut active = found.segments.get(end.segment)?;
+    if let Some(what) = changed_since_close(&found.state, &end) {
+        return Err(Error::damaged(&active.path, end.tail, what));
+    }
+    let mut state = found.state;
     let mut tail = end.tail;
     let was_clean = state.clean.as_ref().is_some_and(|clean| !end.is_torn && clean.tail == tail);
     let is_new = tail == SEGMENT_HEADER_BYTES && active.file.len()? == tail;
@@ -442,6 +445,16 @@ pub fn start(
         thread: Mutex::new(Some(thread)),
         lock: Mutex::new(writer_lock),
     })
+}
+
+/// What is wrong with a log that goes on after its clean close, although no process has opened it for writing since:
+/// each opening begins another generation of the manifest. `None` for other logs.
+pub fn changed_since_close(state: &ManifestState, end: &ScanEnd) -> Option<String> {
+    let (clean, torn) = (state.clean.as_ref()?, end.torn()?);
+    Some(format!(
+        "{} bytes follow the end that the log had when the store was closed ({}): the file is that of another copy, or was changed",
+        torn.bytes, clean.tail
+    ))
 }
 
 /// Removes segment files that a compaction wrote or replaced before a crash: all unlisted ones. Keeps

@@ -155,6 +155,18 @@ impl Prices {
         }
     }
 
+    /// The cost of a call that was answered with this status. A successful answer of a model without a token count cost
+    /// something unknown: it was asked for no count, or cut before it.
+    #[must_use]
+    pub fn cost_of_call(&self, usage: &TokenUsage, models: [Option<&str>; 2], status: Option<u16>) -> Cost {
+        if usage.input.is_some() || usage.output.is_some() {
+            return self.cost_by(usage, models);
+        }
+        let is_answered = status.is_some_and(|status| (200..300).contains(&status));
+        let is_model_call = models.iter().any(Option::is_some);
+        Cost { unpriced: u64::from(is_answered && is_model_call), ..Cost::default() }
+    }
+
     /// The cost of a model's token usage in US dollars; `None` without a price or a count.
     #[must_use]
     pub fn cost_of(&self, model: &str, usage: &TokenUsage) -> Option<f64> {

@@ -1,8 +1,9 @@
 //! Finds addresses in a program's text: those of model providers, and base addresses of clients, fixed or
 //! from a variable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use annals_policy::providers;
 use memchr::memmem;
 use reqwest::Url;
 
@@ -17,6 +18,7 @@ const FOUND_MAX: usize = 64;
 /// its default.
 const EXPRESSION_BYTES: usize = 200;
 const HOST_BYTES_MAX: usize = 253;
+const QUOTES: [char; 3] = ['"', '\'', '`'];
 /// Names of base addresses, in lower case; other words may precede them.
 const BASES: [&str; 5] = ["base_url", "baseurl", "api_base", "basepath", "azure_endpoint"];
 /// Hosts of providers without a variable in annals; a leading dot covers all subdomains.
@@ -80,13 +82,16 @@ pub(super) fn addresses(source: &SourceFile) -> (Vec<FoundAddress>, Vec<EnvRead>
         if web {
             let address = AddressKind::WebSocket { model: provider.is_some() };
             found.entry(literal.at).or_insert((address, literal.clone()));
-        } else if provider.is_some() {
+        } else if provider.is_some() || is_model_call(literal.path) {
             let address =
                 text.variable_before(literal.at).map_or(Some(AddressKind::Fixed), |name| text.from(name));
             if let Some(address) = address {
                 found.entry(literal.at).or_insert((address, literal.clone()));
             }
         }
+    }
+    for literal in text.bare_hosts() {
+        found.entry(literal.at).or_insert((AddressKind::Fixed, literal));
     }
     let mut found: Vec<_> =
         found.into_values().map(|(address, literal)| text.found_address(address, &literal)).collect();
@@ -103,6 +108,11 @@ pub(super) fn addresses(source: &SourceFile) -> (Vec<FoundAddress>, Vec<EnvRead>
     (found, reads)
 }
 
+/// Whether a provider's interface has this path for calls of models, whatever the host is.
+fn is_model_call(path: &str) -> bool {
+    providers::recognise("POST", path, "").shape.is_model_call()
+}
+
 struct SourceText<'a> {
     kind: ProgramKind,
     code: &'a str,
@@ -116,6 +126,25 @@ impl<'a> SourceText<'a> {
         let provider = self.provider(literal);
         let (shown, path) = (literal.origin.to_owned(), literal.path.to_owned());
         FoundAddress { line: self.lines.line(literal.at), address, shown, path, provider }
+    }
+
+    /// Hosts of providers that are given to a client without a scheme, such as Python's `http.client`.
+    fn bare_hosts(&self) -> Vec<AddressLiteral<'a>> {
+        let defaults = self.known.iter().filter_map(|variable| Url::parse(variable.default.as_deref()?).ok());
+        let known = defaults.filter_map(|url| url.host_str().map(str::to_owned));
+        let known: BTreeSet<String> = known.filter(|host| host.starts_with("api.")).collect();
+        let mut found = Vec::new();
+        for host in known.iter().map(String::as_str).chain(OTHER_HOSTS) {
+            for at in memmem::find_iter(self.code.as_bytes(), host).take(FOUND_MAX) {
+                let (before, after) = (&self.code[..at], &self.code[at + host.len()..]);
+                let after = after.strip_prefix(":443").unwrap_or(after);
+                if before.ends_with(QUOTES) && after.starts_with(QUOTES) {
+                    let host = &self.code[at..at + host.len()];
+                    found.push(AddressLiteral { at, origin: host, host, path: "" });
+                }
+            }
+        }
+        found
     }
 
     /// The provider that serves an address.
@@ -324,6 +353,18 @@ mod tests {
         let found = of(python, ProgramKind::Python);
         assert_eq!(found[0], fixed(1, "https://llm.example"));
         assert_eq!((found.len(), &found[1].1), (2, &AddressKind::Possible));
+    }
+
+    /// Regression: a local model asked over plain HTTP, and a provider's host without a scheme, were not seen.
+    #[test]
+    fn model_paths_and_bare_hosts_are_fixed_addresses() {
+        let python = "urlopen('http://127.0.0.1:9999/v1/chat/completions')\nHTTPSConnection('api.openai.com')\n\
+                      HTTPSConnection(\"api.anthropic.com:443\")\nget('http://127.0.0.1:9999/health')\nprint('api.openai.com is down')";
+        let wanted =
+            [fixed(1, "http://127.0.0.1:9999"), fixed(2, "api.openai.com"), fixed(3, "api.anthropic.com")];
+        assert_eq!(of(python, ProgramKind::Python), wanted);
+        let python = "post(os.environ.get('OPENAI_BASE_URL', 'http://10.0.0.1/v1/messages'))";
+        assert_eq!(of(python, ProgramKind::Python), []);
     }
 
     #[test]

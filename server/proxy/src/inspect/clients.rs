@@ -56,7 +56,7 @@ const fn http(name: &'static str) -> KnownClient {
 
 const LITELLM: &str = "litellm";
 
-const PYTHON: [KnownClient; 26] = [
+const PYTHON: [KnownClient; 27] = [
     reads("openai", &["OPENAI_BASE_URL"]),
     reads("anthropic", &["ANTHROPIC_BASE_URL"]),
     reads("google.genai", &["GOOGLE_GEMINI_BASE_URL"]),
@@ -99,6 +99,7 @@ const PYTHON: [KnownClient; 26] = [
     http("httpx2"),
     http("aiohttp"),
     http("urllib.request"),
+    http("http.client"),
     http("urllib3"),
 ];
 

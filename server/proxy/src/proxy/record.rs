@@ -622,7 +622,11 @@ impl ProxyRecorderState {
         }
         let cached = exchange.summary.contains_key(CACHED);
         // An answer that annals gives again or makes up costs nothing.
-        let cost = if exchange.volatile.local { Cost::default() } else { rules.prices.cost(&summary) };
+        let models = [summary.model_answered.as_deref(), summary.model_requested.as_deref()];
+        let cost = match exchange.volatile.local {
+            true => Cost::default(),
+            false => rules.prices.cost_of_call(&summary.usage, models, exchange.http.status),
+        };
         let counted = RecordingSummary {
             broken: u64::from(broken.is_some()),
             tools: summary.tool_calls.len() as u64 + summary.tool_calls_more,

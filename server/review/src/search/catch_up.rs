@@ -111,6 +111,10 @@ impl Work<'_> {
             Err(error) if is_gone(&error) => return Ok(()),
             found => found?,
         };
+        // An earlier version began to index it.
+        if is_blame_fork(&reader) {
+            return Ok(());
+        }
         let lost_parent = match mark.parent {
             Some(parent) => !lives(self.space, RunUid(parent))?,
             None => false,

@@ -1,7 +1,7 @@
 //! Hits of a search, as a person reads them.
 
-use annals::{ErrorKind, Namespace};
-use annals_memory::{FrameTexts, text_share};
+use annals::{ErrorKind, Namespace, RunReader};
+use annals_memory::{FrameTextHit, FrameTexts, text_share};
 use annals_policy::profiles::Redactor;
 use annals_policy::providers::Prices;
 use serde::Serialize;
@@ -15,6 +15,8 @@ const BEFORE_BYTES: usize = 80;
 const AFTER_BYTES: usize = 160;
 /// Candidates that are read for a reader with a profile, for each hit that is asked for.
 const REDACTED_EACH: usize = 4;
+/// Most frames that are looked at to find ones that may be shown.
+const CANDIDATES_MAX: usize = 1 << 14;
 /// Maximum bytes of a text of a hit that are looked through.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
@@ -95,17 +97,7 @@ pub fn find(
     let options =
         |all| FrameViewOptions { redactor: by, all, text_bytes_max: TEXT_BYTES_MAX, prices: &prices };
     let mut hits = Vec::new();
-    for found in index.find(&question, candidates)? {
-        let reader = match space.run_by_uid(found.run) {
-            Ok(reader) => reader,
-            // Dropped since the search began.
-            Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => continue,
-            Err(error) => return Err(error),
-        };
-        // An earlier version indexed them.
-        if is_blame_fork(&reader) {
-            continue;
-        }
+    for (reader, found) in searched(space, index, &question, candidates)? {
         let view = match frame_view(&reader, found.seq, &options(false)) {
             Ok(view) => view,
             Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => continue,
@@ -115,7 +107,11 @@ pub fn find(
         // What is new to the conversation comes first: the rest stands in earlier frames, too.
         let mut text = found_text(&texts, &question);
         if text.is_none() {
-            texts = view_texts(&frame_view(&reader, found.seq, &options(true))?);
+            match frame_view(&reader, found.seq, &options(true)) {
+                Ok(view) => texts = view_texts(&view),
+                Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => continue,
+                Err(error) => return Err(error),
+            }
             text = found_text(&texts, &question);
         }
         let score = match by {
@@ -154,6 +150,35 @@ pub fn find(
         }
     }
     Ok(SearchAnswer { hits, is_whole, gaps })
+}
+
+/// The best frames of living runs, except those of a blame's forks: earlier versions indexed them, and a blame has many.
+fn searched(
+    space: &Namespace,
+    index: &FrameTexts,
+    question: &str,
+    count: usize,
+) -> annals::Result<Vec<(RunReader, FrameTextHit)>> {
+    let mut wanted = count;
+    loop {
+        let found = index.find(question, wanted)?;
+        let is_all = found.len() < wanted || wanted >= CANDIDATES_MAX;
+        let mut some = Vec::new();
+        for found in found {
+            match space.run_by_uid(found.run) {
+                Ok(reader) if is_blame_fork(&reader) => {}
+                Ok(reader) => some.push((reader, found)),
+                // Dropped since the search began.
+                Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if is_all || some.len() >= count {
+            some.truncate(count);
+            return Ok(some);
+        }
+        wanted = wanted.saturating_mul(4);
+    }
 }
 
 /// The texts of a view, the newest first: a request repeats what was said before.

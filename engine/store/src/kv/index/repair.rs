@@ -24,6 +24,7 @@ use crate::kv::index::reads::table_error;
 use crate::kv::keys;
 use crate::kv::table::{TableCoverage, TableError};
 use crate::log::cursor::for_each_checked_record;
+use crate::log::manifest::TableEntry;
 use crate::log::open::{Damage, find};
 use crate::log::scan::scan_between;
 use crate::log::segments::lock;
@@ -38,8 +39,8 @@ const NOTES_MAX: usize = 1000;
 #[derive(Debug)]
 pub(super) struct RebuiltPart {
     damage: Damage,
-    /// A table with a damaged block, whose file was not replaced.
-    is_in_place: bool,
+    /// The table, if one of its blocks is damaged.
+    table: Option<u64>,
 }
 
 /// Where the part of the log that a table covers ends.
@@ -97,19 +98,18 @@ impl Index {
         let Some(at) = levels.tables.iter().position(|listed| listed.entry.id == id) else { return Ok(()) };
         let kept =
             if self.writable.load(Ordering::Acquire) { TableLocation::File } else { TableLocation::Memory };
-        let (made, kept) = match self.rebuilt_tables(&levels.tables, at, kept) {
+        let made = match self.rebuilt_tables(&levels.tables, at, kept) {
             // The disk is full or takes no more writes: keep the table in memory.
             Err(error) if kept == TableLocation::File && error.kind() == ErrorKind::Unavailable => {
-                let kept = TableLocation::Memory;
-                (self.rebuilt_tables(&levels.tables, at, kept)?, kept)
+                self.rebuilt_tables(&levels.tables, at, TableLocation::Memory)?
             }
-            made => (made?, kept),
+            made => made?,
         };
         self.change_levels(|levels| drop(levels.tables.splice(at..=at, made)));
         let offset = if let TableError::Damaged { offset, .. } = why { *offset } else { 0 };
         let file = self.paths.table(id);
         let damage = Damage { file, offset, what: format!("{why}; it was rebuilt from the log") };
-        self.note(RebuiltPart { damage, is_in_place: kept == TableLocation::Memory });
+        self.note(RebuiltPart { damage, table: Some(id) });
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl Index {
 
     /// Notes that a part of the index was rebuilt.
     pub fn note_rebuilt(&self, file: PathBuf, offset: u64, what: String) {
-        self.note(RebuiltPart { damage: Damage { file, offset, what }, is_in_place: false });
+        self.note(RebuiltPart { damage: Damage { file, offset, what }, table: None });
     }
 
     fn note(&self, part: RebuiltPart) {
@@ -171,11 +171,12 @@ impl Index {
         lock(&self.rebuilt).iter().map(|part| part.damage.clone()).collect()
     }
 
-    /// Those of them whose file is still the damaged one. A reader that does not meet the damaged block uses its other
-    /// blocks.
-    pub fn damaged_in_place(&self) -> Vec<Damage> {
+    /// Those of them that are tables of this list and have a damaged block. A reader that does not meet the block uses the
+    /// others.
+    pub fn damaged_tables(&self, listed: &[TableEntry]) -> Vec<Damage> {
         let parts = lock(&self.rebuilt);
-        parts.iter().filter(|part| part.is_in_place).map(|part| part.damage.clone()).collect()
+        let of = |entry: &TableEntry| parts.iter().find(|part| part.table == Some(entry.id));
+        listed.iter().filter_map(of).map(|part| part.damage.clone()).collect()
     }
 
     /// Reads every block of every table, and rebuilds the damaged tables.
