@@ -24,7 +24,7 @@ fn missing_things_exit_with_4() {
 #[test]
 fn wrong_names_of_runs_and_frames_exit_with_4() {
     let bench = CliBench::new();
-    bench.run_args(["record", "--run", "r", "--allow-empty", "--", "true"]).ok();
+    assert_eq!(bench.run_args(["record", "--run", "r", "--allow-empty", "--", "true"]).code, 0);
     assert!(bench.run("check nope").failed(4).contains("nope"));
     assert!(bench.run("check nope neither").failed(4).contains("nope"));
     // Beside others it is named with them.
