@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::cursor::for_each_checked_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::LogCut;
-use crate::log::open::{Damage, FoundLog, changed_since_close};
+use crate::log::open::{Damage, FoundLog, changed_since_close, find};
 use crate::log::scan::{ScanEnd, scan_states, sealed_footer};
 use crate::log::writer_lock::is_being_written;
 use crate::replay::record_check::{TABLE_DAMAGED, find_with_check, remedy};
@@ -300,8 +300,14 @@ impl Store {
             }
         }
         report.tail = TailReport::new(core, &found, &end)?;
+        // A process that has opened the store since has changed the manifest.
+        let is_closed = || {
+            let now = find(&*core.io, &core.paths, false, false, core.options.read_mode);
+            now.is_ok_and(|now| now.state == found.state)
+        };
         if report.tail.torn.is_some()
             && let Some(what) = changed_since_close(&found.state, &end)
+            && is_closed()
         {
             report.damaged.push(VerifyProblem { run: None, what });
         }
