@@ -6,7 +6,7 @@
 //! between plan and drop. Each is checked again when it is dropped, and stays if it must. No rule judges a fork of a blame:
 //! it stays and goes with its parent.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -59,7 +59,7 @@ pub struct RetentionReport {
     pub rules: Vec<RuleReport>,
     /// Runs that no rule matches; they stay.
     pub unmatched: RunTotals,
-    /// Pinned runs; they stay.
+    /// Pinned runs, and the forks that `blame` made of them; they stay.
     pub pinned: RunTotals,
     /// Runs that have not ended; they stay.
     pub open: u64,
@@ -117,6 +117,7 @@ struct SweepPlanner<'a> {
     forks: Vec<RunUid>,
     /// Forks of blames, which follow their parents.
     followers: Vec<Follower>,
+    pinned: HashSet<RunUid>,
 }
 
 /// A fork of a blame, whose parent lives.
@@ -163,6 +164,7 @@ impl Store {
             amounts: Vec::new(),
             forks: all_forks(core)?,
             followers: Vec::new(),
+            pinned: HashSet::new(),
         };
         let mut spaces = Vec::new();
         for space in core.list_spaces()? {
@@ -287,6 +289,7 @@ impl SweepPlanner<'_> {
                 self.report.open += 1;
             } else if pins.contains(&uid) {
                 self.report.pinned.add(u64::from(own_frames), raw_bytes);
+                self.pinned.insert(uid);
             } else if let Some(parent) = self.parent_of_follower(id, uid, has_tags)? {
                 self.followers.push(Follower { uid, parent, own_frames, raw_bytes });
             } else {
@@ -307,8 +310,8 @@ impl SweepPlanner<'_> {
         }
     }
 
-    /// Counts forks of blames where their parents count: dropping a parent drops them. Forks of a parent that was not
-    /// judged, because it is pinned, are unmatched.
+    /// Counts forks of blames where their parents count: dropping a parent drops them. Forks of a parent that has not
+    /// ended are unmatched.
     fn count_followers(&mut self) {
         let mut verdicts: HashMap<RunUid, Option<(RetentionCause, bool)>> =
             self.followers.iter().map(|follower| (follower.parent, None)).collect();
@@ -318,10 +321,16 @@ impl SweepPlanner<'_> {
         // A fork is younger than its parent, which may be a fork of a blame itself.
         self.followers.sort_unstable_by_key(|follower| follower.uid);
         for Follower { uid, parent, own_frames, raw_bytes } in std::mem::take(&mut self.followers) {
-            let verdict = verdicts.get(&parent).copied().flatten();
-            verdicts.entry(uid).and_modify(|known| *known = verdict);
-            let (cause, goes) = verdict.unwrap_or((RetentionCause::Nothing, false));
-            self.totals(cause, goes).add(u64::from(own_frames), raw_bytes);
+            let totals = if self.pinned.contains(&parent) {
+                self.pinned.insert(uid);
+                &mut self.report.pinned
+            } else {
+                let verdict = verdicts.get(&parent).copied().flatten();
+                verdicts.entry(uid).and_modify(|known| *known = verdict);
+                let (cause, goes) = verdict.unwrap_or((RetentionCause::Nothing, false));
+                self.totals(cause, goes)
+            };
+            totals.add(u64::from(own_frames), raw_bytes);
         }
     }
 
