@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 
 use annals::RunReader;
+use annals::replay::matching::Divergence;
 use annals_formats::import::base64;
 use annals_server::profiles::Redactor;
 use annals_server::{
@@ -251,12 +252,21 @@ pub(super) fn program_to_run(run: &str, origin: &Origin, command: &[OsString]) -
     Ok(program)
 }
 
-/// Hint for a request that differs in a value that `--capture-nondet` captures.
-const DRAWN_HINT: &str = "hint: a time or a random id differs; `annals record --capture-nondet` records what the program draws, \
-     and a replay serves it";
-
-fn looks_drawn(diverged: &ReplayDivergence) -> bool {
-    matches!(diverged, ReplayDivergence::Request(divergence) if divergence.looks_drawn())
+/// The hint for requests that differ in values that `--capture-nondet` captures, if there are any.
+fn drawn_hint(diverged: &[ReplayDivergence]) -> Option<&'static str> {
+    let any = |is_so: fn(&Divergence) -> bool| {
+        diverged.iter().any(|one| matches!(one, ReplayDivergence::Request(of) if is_so(of)))
+    };
+    if any(Divergence::looks_drawn) {
+        return Some(
+            "hint: a time or a random id differs; `annals record --capture-nondet` records what the program \
+             draws, and a replay serves it",
+        );
+    }
+    any(Divergence::differs_in_a_number).then_some(
+        "hint: a number differs; if the program draws it or measures it with a clock, \
+         `annals record --capture-nondet` records it, and a replay serves it",
+    )
 }
 
 /// Prints the receipt on standard error, because standard output is the program's.
@@ -270,8 +280,10 @@ fn print_receipt(
     for diverged in &report.replayed.diverged {
         line(format!("DIVERGED {diverged}"));
     }
-    if report.captured.is_none() && report.replayed.diverged.iter().any(looks_drawn) {
-        line(DRAWN_HINT.to_owned());
+    if report.captured.is_none()
+        && let Some(hint) = drawn_hint(&report.replayed.diverged)
+    {
+        line(hint.to_owned());
     }
     let receipt = &report.replayed.receipt;
     if receipt.overlapped > 0 {

@@ -64,19 +64,30 @@ impl Divergence {
     /// draws would replay such values.
     #[must_use]
     pub fn looks_drawn(&self) -> bool {
-        self.nearest.first().is_some_and(|near| near.differences.iter().any(Difference::looks_drawn))
+        self.differs_in(&SHAPES.into_iter().filter(|shape| *shape != Shape::Number).collect::<Vec<_>>())
+    }
+
+    /// Whether a number differs from the nearest recorded call; `looks_drawn` implies it. The program may have
+    /// drawn or computed it.
+    #[must_use]
+    pub fn differs_in_a_number(&self) -> bool {
+        self.differs_in(&SHAPES)
+    }
+
+    fn differs_in(&self, shapes: &[Shape]) -> bool {
+        self.nearest.first().is_some_and(|near| near.differences.iter().any(|one| one.is_of(shapes)))
     }
 }
 
 impl Difference {
-    fn looks_drawn(&self) -> bool {
-        let drawn: Vec<Shape> = SHAPES.into_iter().filter(|shape| *shape != Shape::Number).collect();
-        if self.looks_like.is_some_and(|shape| drawn.contains(&shape)) {
+    /// Whether the two values are equal but for parts of these shapes.
+    fn is_of(&self, shapes: &[Shape]) -> bool {
+        if self.looks_like.is_some_and(|shape| shapes.contains(&shape)) {
             return true;
         }
         // The text may hold several shapes; each of them is masked.
         let masked =
-            |text: &str| drawn.iter().fold(text.to_owned(), |text, shape| shape.mask(&text).unwrap_or(text));
+            |text: &str| shapes.iter().fold(text.to_owned(), |text, shape| shape.mask(&text).unwrap_or(text));
         let (recorded, asked) = (masked(&self.recorded), masked(&self.asked));
         self.kind == ChangeKind::Changed && recorded == asked && recorded != self.recorded
     }

@@ -168,7 +168,11 @@ fn part_that_differs_is_named() {
     let id = |id: &str| form("x", &[("metadata", format!("upload {id} of a long form").as_bytes())]);
     let drawn =
         diverged(&id("3f2a5c1e-0000-4abc-8def-0123456789ab"), &id("4f2a5c1e-0000-4abc-8def-0123456789ac"));
-    assert!(drawn.looks_drawn(), "{drawn}");
+    assert!(drawn.looks_drawn() && drawn.differs_in_a_number(), "{drawn}");
+    let rolled = diverged(&id("of the 3 dice"), &id("of the 5 dice"));
+    assert!(rolled.differs_in_a_number() && !rolled.looks_drawn(), "{rolled}");
+    let reworded = diverged(&id("of the red dice"), &id("of the blue dice"));
+    assert!(!reworded.differs_in_a_number(), "{reworded}");
 }
 
 /// A body of 10,000 parts is compared. A body with too many parts, or that only seems to have many, takes
