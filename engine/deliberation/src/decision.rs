@@ -7,6 +7,7 @@ use annals::{Error, Result};
 use serde::Deserialize;
 
 use crate::json::{ObjectText, RawObject, array_text, check_choice, raw_items};
+use crate::times::parse_iso;
 use crate::trace::{REASON_TYPES, Spelling, Trace};
 
 /// Allowed categories.
@@ -290,6 +291,7 @@ pub(crate) struct StoredTrace {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct StoredInput {
+    pub(crate) id: String,
     pub(crate) text: String,
     pub(crate) source: Option<String>,
     pub(crate) timestamp: Option<String>,
@@ -300,8 +302,29 @@ pub(crate) struct StoredInput {
 pub(crate) struct StoredStep {
     pub(crate) step: u64,
     pub(crate) thought: String,
+    pub(crate) inputs_used: Vec<String>,
     pub(crate) timestamp: Option<String>,
     pub(crate) duration_ms: Option<f64>,
+}
+
+impl StoredTrace {
+    /// Number of steps that the recorder of the decision sent: without those of captured inputs, and without
+    /// thoughts later than the decision.
+    pub(crate) fn sent_steps(&self, decided_ns: i128) -> usize {
+        let is_captured = |step: &StoredStep| {
+            let [used] = step.inputs_used.as_slice() else { return false };
+            let input = self.inputs.iter().find(|input| input.id == *used);
+            input.is_some_and(|input| {
+                input.text == step.thought
+                    && input.source.as_deref().is_some_and(|source| source.starts_with("cstp:"))
+            })
+        };
+        let is_later = |step: &StoredStep| {
+            let time = step.timestamp.as_deref().and_then(parse_iso);
+            step.inputs_used.is_empty() && time.is_some_and(|time| time > decided_ns)
+        };
+        self.steps.iter().filter(|step| !is_captured(step) && !is_later(step)).count()
+    }
 }
 
 impl StoredDecision {

@@ -45,6 +45,8 @@ pub(crate) struct DecisionFacts {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TraceFacts {
     pub(crate) steps: usize,
+    /// Those of them among which the convergence lies ([`StoredTrace::sent_steps`]).
+    pub(crate) sent_steps: usize,
     pub(crate) inputs: usize,
     /// Number of different sources of the inputs.
     pub(crate) sources: usize,
@@ -57,9 +59,10 @@ pub(crate) struct TraceFacts {
 impl DecisionFacts {
     pub(crate) fn new(stored: &StoredDecision) -> Self {
         let trace = stored.deliberation.as_ref();
+        let created_ns = parse_iso(&stored.created_at).unwrap_or(0);
         Self {
             id: stored.id.clone(),
-            created_ns: parse_iso(&stored.created_at).unwrap_or(0),
+            created_ns,
             confidence: stored.confidence,
             category: stored.category.clone(),
             stakes: stored.stakes.clone(),
@@ -78,6 +81,7 @@ impl DecisionFacts {
                 sources.dedup();
                 TraceFacts {
                     steps: trace.steps.len(),
+                    sent_steps: trace.sent_steps(created_ns),
                     inputs: trace.inputs.len(),
                     sources: sources.len(),
                     convergence_point: trace.convergence_point,

@@ -4,9 +4,9 @@
 //! order of the trace. A step is a window, whose populations are the inputs that it uses. The step of the
 //! convergence is the attractor. Times are milliseconds since the first event.
 //!
-//! An event without a time of its own stands at the time of the event before it in the trace, and is marked
-//! `estimated`. A window ends at its start and duration, else where the next window starts, else at the trace's
-//! total duration.
+//! An event without a time of its own is marked `estimated`. An activation stands where the one before it stands. A
+//! window starts where the one before it ends, and not before an input that it uses. It ends at its start and
+//! duration, else where the next window starts, else at the trace's total duration.
 
 use annals::{Error, Result};
 use serde::Serialize;
@@ -63,8 +63,12 @@ pub(crate) fn events(trace: &Trace) -> Result<Vec<SpikeEvent>> {
     let mut before = 0.0;
     for step in &trace.steps {
         let own = time(&step.timestamp);
-        let t_ms = own.map_or(before, since);
-        before = t_ms + own.map_or(step.duration_ms.unwrap_or(0.0), |_| 0.0);
+        let after_inputs = || {
+            let used = out.iter().filter(|input| step.inputs_used.contains(&input.name));
+            used.map(|input| input.t_ms).fold(before, f64::max)
+        };
+        let t_ms = own.map_or_else(after_inputs, since);
+        before = t_ms + step.duration_ms.unwrap_or(0.0);
         starts.push((t_ms, own.is_none()));
     }
     for (at, step) in trace.steps.iter().enumerate() {

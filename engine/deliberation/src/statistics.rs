@@ -225,7 +225,8 @@ pub(crate) fn deliberation_stats(all: &[&DecisionFacts]) -> Value {
     })
 }
 
-/// How soon a deliberation converged: by the share of its steps up to the convergence.
+/// How soon a deliberation converged: by the share of the sent steps up to the convergence. Captured calls and later
+/// thoughts come after it, and say nothing about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ConvergenceSpeed {
     /// In the first half of the steps: intuition.
@@ -240,7 +241,7 @@ impl ConvergenceSpeed {
     fn new(trace: &TraceFacts) -> Self {
         match trace.convergence_point {
             None => Self::Unknown,
-            Some(point) if point * 2 <= trace.steps as u64 => Self::Fast,
+            Some(point) if point * 2 <= trace.sent_steps as u64 => Self::Fast,
             Some(_) => Self::Slow,
         }
     }

@@ -66,6 +66,27 @@ fn events_without_times_follow_those_before_and_say_so() {
     assert_eq!(times, [at(0.0, 0.0), at(0.0, 100.0), at(100.0, 150.0)]);
 }
 
+/// A window without a time began before the end of a timed one, or before the inputs that it used: the order of cause
+/// and effect was reversed.
+#[test]
+fn windows_without_times_follow_timed_ones_and_their_inputs() {
+    let input = |id: &str, second: u32| json!({ "id": id, "text": "t", "timestamp": format!("2026-02-08T12:00:0{second}Z") });
+    let trace = json!({
+        "inputs": [input("i1", 0), input("i2", 2)],
+        "steps": [
+            { "step": 1, "thought": "t", "inputs_used": ["i2"], "durationMs": 100 },
+            { "step": 2, "thought": "t", "timestamp": "2026-02-08T12:00:03Z", "durationMs": 3200 },
+            { "step": 3, "thought": "t", "inputs_used": ["i1"] },
+        ],
+    });
+    let events = exported(trace, "json")["events"].take();
+    let windows: Vec<_> =
+        events.as_array().unwrap().iter().filter(|event| event["kind"] == "window").collect();
+    let times: Vec<_> = windows.iter().map(|event| (&event["t_ms"], &event["end_ms"])).collect();
+    let at = |ms: f64| json!(ms);
+    assert_eq!(times, [(&at(2000.0), &at(2100.0)), (&at(3000.0), &at(6200.0)), (&at(6200.0), &at(6200.0)),]);
+}
+
 #[test]
 fn decision_without_deliberation_has_no_events() {
     let bench = Bench::new();

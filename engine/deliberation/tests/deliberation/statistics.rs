@@ -71,6 +71,31 @@ fn steps_inputs_sources_and_convergence_go_with_outcomes() {
     assert!(near(&interval[0], low) && near(&interval[1], high), "{interval}");
 }
 
+/// Steps that annals adds after those of the agent made a late convergence an early one: two queries before the
+/// decision, or two thoughts after it, turned analysis into intuition.
+#[test]
+fn captured_calls_and_later_thoughts_do_not_hasten_a_convergence() {
+    let bench = Bench::new();
+    let trace = json!({
+        "inputs": [{ "id": "i1", "text": "t" }],
+        "steps": [{ "step": 1, "thought": "a", "inputs_used": ["i1"] }, { "step": 2, "thought": "b" }],
+        "convergencePoint": 2,
+    });
+    for word in ["one", "two", "three"] {
+        bench.call(Method::QueryDecisions, json!({ "query": word }));
+    }
+    let (recorded, _) = bench.record(with(decision("d"), json!({ "deliberation": trace })));
+    assert_eq!(recorded["deliberation_inputs_count"], 4, "three calls were captured: {recorded}");
+    bench.call(Method::ReviewOutcome, json!({ "id": recorded["id"], "outcome": "success" }));
+    for thought in ["c", "d", "e"] {
+        bench.call(Method::RecordThought, json!({ "id": recorded["id"], "text": thought }));
+    }
+    let stats = bench.call(Method::GetDeliberationStats, json!({}));
+    assert_eq!(stats["step_count_vs_success_rate"][0]["steps"], 8, "{stats}");
+    let speeds = stats["convergence_speed_vs_success_rate"].as_array().unwrap();
+    assert_eq!((speeds.len(), &speeds[0]["speed"]), (1, &json!("slow")), "{stats}");
+}
+
 /// S3.16: filters.
 #[test]
 fn statistics_follow_filters() {
