@@ -41,8 +41,8 @@ pub(crate) struct RecallArgs {
     /// Part of the snapshot to print [default: decisions]
     #[arg(long, value_enum)]
     pub(crate) projection: Option<ProjectionArg>,
-    /// Print the full projection if it has at most this number of tokens (4 UTF-16 units each), else the
-    /// largest that has; with --json the limit is per hit
+    /// At most this number of tokens (4 UTF-16 units each): print the projection of --projection or --memory (else the
+    /// full one) if it has no more, else the largest of the others; with --json the limit is per hit
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = tokens)]
     pub(crate) budget: Option<usize>,
     /// Session that asks: log the candidates, and what it is given, for `annals diagnose`. Opens the store for

@@ -91,11 +91,11 @@ pub(super) fn recall(global: &GlobalArgs, args: &RecallArgs, out: &mut CliOutput
         None => hits,
     };
     let projection = match args.projection {
-        None => by.map_or_else(Projection::default, |by| by.projection),
-        Some(ProjectionArg::Decisions) => Projection::Decisions,
-        Some(ProjectionArg::Commits) => Projection::Commits,
-        Some(ProjectionArg::Narrative) => Projection::Narrative,
-        Some(ProjectionArg::Full) => Projection::Full,
+        None => by.map(|by| by.projection),
+        Some(ProjectionArg::Decisions) => Some(Projection::Decisions),
+        Some(ProjectionArg::Commits) => Some(Projection::Commits),
+        Some(ProjectionArg::Narrative) => Some(Projection::Narrative),
+        Some(ProjectionArg::Full) => Some(Projection::Full),
     };
     if !out.json {
         return match prompt_text(&hits, projection, args.budget) {
@@ -152,7 +152,7 @@ fn redaction_failure(error: annals::Error) -> Failure {
     Failure::failed(error, "this is a bug in annals: please report it")
 }
 
-fn projected_text(hit: &MemoryHit, projection: Projection, budget: Option<usize>) -> String {
+fn projected_text(hit: &MemoryHit, projection: Option<Projection>, budget: Option<usize>) -> String {
     prompt_text(std::slice::from_ref(hit), projection, budget)
 }
 

@@ -101,7 +101,7 @@ fn by_library(store: &Store) -> impl Fn(&str, Projection, bool) -> String {
             .recall(&identity(tenant, "app-42-followup"), QUESTION, &WordEmbedder, &query(across))
             .unwrap();
         assert!(hits.iter().all(|hit| hit.entry.value() == MONDAY), "byte for byte");
-        prompt_text(&hits, projection, None)
+        prompt_text(&hits, Some(projection), None)
     }
 }
 

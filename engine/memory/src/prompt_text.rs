@@ -88,28 +88,30 @@ fn quoted_queries_and_times(text: &str) -> (BTreeSet<&str>, BTreeSet<&str>) {
 /// UTF-16 units counted as one token.
 const UNITS_PER_TOKEN: usize = 4;
 
-/// Hits as one text for a model: [`render`] of each hit in the projection, with an empty line between hits.
+/// Hits as one text for a model: [`render`] of each hit in the projection (`None`: the default one), with an empty
+/// line between hits.
 /// If the entry has a creation time, a line `decided at 2026-11-23T14:14:00Z` follows it.
 ///
-/// `budget` is in tokens of four UTF-16 units. The text then uses the full projection if it fits with all
-/// hits, else the largest of the others that does. If none fits, the last hit is left out, and so on. Hits are never cut: if not even one
-/// fits, the text is empty.
+/// `budget` is in tokens of four UTF-16 units. The text then uses the projection (`None`: the full one) if it fits
+/// with all hits, else the largest of the others that does. If none fits, the last hit is left out, and so on. Hits
+/// are never cut: if not even one fits, the text is empty.
 #[must_use]
-pub fn prompt_text(hits: &[MemoryHit], projection: Projection, budget: Option<usize>) -> String {
+pub fn prompt_text(hits: &[MemoryHit], projection: Option<Projection>, budget: Option<usize>) -> String {
     let all = |hits: &[MemoryHit], projection: Projection| -> String {
         let texts: Vec<String> = hits.iter().filter_map(|hit| hit_text(hit, projection)).collect();
         texts.join("\n\n")
     };
-    let Some(budget) = budget else { return all(hits, projection) };
+    let Some(budget) = budget else { return all(hits, projection.unwrap_or_default()) };
+    // The whole snapshot has the most to say, whatever its length.
+    let preferred = projection.unwrap_or(Projection::Full);
     let units_max = budget.saturating_mul(UNITS_PER_TOKEN);
     for count in (1..=hits.len()).rev() {
         let texts = Projection::ALL.map(|projection| all(hits.get(..count).unwrap_or_default(), projection));
         let sized = Projection::ALL.into_iter().zip(texts);
         let sized = sized.map(|(projection, text)| (projection, text.encode_utf16().count(), text));
-        // The whole snapshot has the most to say, whatever its length.
         if let Some((.., text)) = sized
             .filter(|(_, units, _)| *units <= units_max)
-            .max_by_key(|(projection, units, _)| (*projection == Projection::Full, *units))
+            .max_by_key(|(projection, units, _)| (*projection == preferred, *units))
         {
             return text;
         }

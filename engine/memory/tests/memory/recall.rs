@@ -63,7 +63,7 @@ fn question_about_application_42_recalls_its_decision() {
     let question = "Why was application #42 rejected?";
     let hits = memory.recall(&friday, question, &WordEmbedder, &ACROSS).unwrap();
     assert_eq!(names(&hits), ["lending/_/app-42/snap-1"]);
-    let told = prompt_text(&hits, Projection::default(), None);
+    let told = prompt_text(&hits, Some(Projection::default()), None);
     let exact = render(MONDAY, Projection::default(), hits[0].score).unwrap();
     assert_eq!(told, format!("{exact}\ndecided at {}", hits[0].decided_at().unwrap()));
     assert!(told.contains("{\"creditScore\":580,\"threshold\":600}"), "{told}");
@@ -321,14 +321,14 @@ fn quoted_entries_are_found_by_query_and_time() {
     let (monday, other) = (recalled("#42"), recalled("#7"));
     let told_in = |tenant: &str, text: &str| memory.entries_quoted_in(&identity(tenant, "y"), text).unwrap();
     for projection in Projection::ALL {
-        let text = format!("Be brief.\n{}\n\nUser: why?", prompt_text(&monday, projection, None));
+        let text = format!("Be brief.\n{}\n\nUser: why?", prompt_text(&monday, Some(projection), None));
         assert!(Memory::may_quote_entries(&text));
         assert_eq!(told_in("t", &text), ["t/_/app-42/snap-1"], "{}", projection.name());
         assert_eq!(told_in("u", &text), [""; 0], "never another tenant's");
-        let both = format!("{text}\n\n{}", prompt_text(&other, Projection::Commits, None));
+        let both = format!("{text}\n\n{}", prompt_text(&other, Some(Projection::Commits), None));
         assert_eq!(told_in("t", &both).len(), 2);
     }
-    let text = prompt_text(&monday, Projection::Commits, None);
+    let text = prompt_text(&monday, Some(Projection::Commits), None);
     // Most prompts quote nothing, which is decided without reading any entry.
     for nothing in ["Be brief.", text.split('\n').next().unwrap(), "x\ndecided at 2026-11-23T14:14:00Z"] {
         assert!(!Memory::may_quote_entries(nothing), "{nothing}");
@@ -544,8 +544,8 @@ fn prompt_text_picks_largest_projection_that_fits() {
     let sizes = all.clone().map(|text| text.encode_utf16().count());
     let [decisions, commits, narrative, full] = sizes;
     assert!(commits < narrative && narrative < decisions && decisions < full, "{sizes:?}");
-    assert_eq!(prompt_text(&hits, Projection::Commits, None), format!("{}\n\n{}", all[1], all[1]));
-    let with = |units: usize| prompt_text(&hits, Projection::Commits, Some(units / 4));
+    assert_eq!(prompt_text(&hits, Some(Projection::Commits), None), format!("{}\n\n{}", all[1], all[1]));
+    let with = |units: usize| prompt_text(&hits, None, Some(units / 4));
     let tokens = |units: usize| units.div_ceil(4) * 4;
     let both = |size: usize| tokens(2 * size + 2);
     assert_eq!(with(both(full)), format!("{}\n\n{}", all[3], all[3]));
@@ -555,7 +555,11 @@ fn prompt_text_picks_largest_projection_that_fits() {
     assert_eq!(with(both(commits) - 4), all[2], "only one hit fits, in a longer projection");
     assert_eq!(with(tokens(commits)), all[1]);
     assert_eq!(with(tokens(commits) - 4), "", "nothing is cut");
-    assert_eq!(prompt_text(&[], Projection::Full, None), "");
+    // Whoever asked for a short projection got the full one, because it fitted.
+    let asked = |units: usize| prompt_text(&hits, Some(Projection::Narrative), Some(units / 4));
+    assert_eq!(asked(both(full)), twice(&all[2]));
+    assert_eq!(asked(both(narrative) - 4), twice(&all[1]));
+    assert_eq!(prompt_text(&[], Some(Projection::Full), None), "");
 }
 
 /// Arbitrary JSON of any depth.
@@ -591,7 +595,7 @@ proptest! {
         memory.write_snapshot(&who, &snapshot, &WordEmbedder, &SnapshotOptions::default()).unwrap();
         let hits = memory.recall(&who, "loan #42", &WordEmbedder, &ACROSS).unwrap();
         prop_assert_eq!(hits[0].entry.value(), &snapshot);
-        prop_assert!(!prompt_text(&hits, Projection::Full, None).is_empty());
+        prop_assert!(!prompt_text(&hits, Some(Projection::Full), None).is_empty());
         let full = render(&snapshot, Projection::Full, 1.0).unwrap();
         let (_, again) = full.split_once('\n').unwrap();
         prop_assert_eq!(&render(again, Projection::Full, 1.0).unwrap(), &full);

@@ -302,8 +302,7 @@ fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
         None => hits,
     };
     let projection = projection.or(by.map(|by| by.projection));
-    let text = (projection.is_some() || budget.is_some())
-        .then(|| prompt_text(&hits, projection.unwrap_or_default(), budget));
+    let text = (projection.is_some() || budget.is_some()).then(|| prompt_text(&hits, projection, budget));
     let hits = Reply::Array(hits.into_iter().map(hit_reply).collect());
     let mut reply = vec![field("hits", hits)];
     reply.extend(text.map(|text| field("text", Reply::text(text))));

@@ -1,6 +1,6 @@
 //! The agents' memory: recall, and remember.
 
-use annals_memory::{Identity, MemoryQuery, Projection, prompt_text};
+use annals_memory::{Identity, MemoryQuery, prompt_text};
 use serde_json::{Value, json};
 
 use super::Tool;
@@ -116,7 +116,7 @@ fn recall(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolErro
     let hits = store.recall(&identity(arguments), &question, &wanted, session)?;
     let (mut page, mut left_out) = (Page::default(), 0);
     for hit in &hits {
-        let text = prompt_text(std::slice::from_ref(hit), Projection::default(), None);
+        let text = prompt_text(std::slice::from_ref(hit), None, None);
         let text = store.redactor().map_or(text.clone(), |by| by.text(&text));
         let is_added = page.push(json!({
             "id": field(&hit.entry.id), "identity": field(&hit.identity), "score": hit.score,

@@ -391,7 +391,7 @@ fn run_quoting_earlier_run_is_marked_derived() {
             &MemoryQuery { across_conversations: true, ..MemoryQuery::default() },
         )
         .unwrap();
-    let text = annals_memory::prompt_text(&hits, annals_memory::Projection::Commits, None);
+    let text = annals_memory::prompt_text(&hits, Some(annals_memory::Projection::Commits), None);
     let request =
         json!({ "messages": [{ "role": "system", "content": text }, { "role": "user", "content": why }] });
     let answer = r#"{"choices":[{"message":{"role":"assistant","content":"The score was too low."}}]}"#;
