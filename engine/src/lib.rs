@@ -77,9 +77,9 @@ pub mod runs {
     pub use crate::ids::Link;
     pub use crate::trace::{
         BLAME_TAG, Component, DroppedRun, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, FrameInput,
-        Frames, LlmFrame, OpenFrame, Pin, RUN_NAME_BYTES_MAX, RecordedFrame, ResumedRun, Run, RunBatch,
-        RunFilter, RunInfo, RunOrder, RunPage, RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame,
-        VerifyCounts,
+        Frames, INGESTED_TAG, LlmFrame, OpenFrame, Pin, RUN_NAME_BYTES_MAX, RecordedFrame, ResumedRun, Run,
+        RunBatch, RunFilter, RunInfo, RunOrder, RunPage, RunReader, RunSpec, Severity, Snapshot, Status,
+        ToolFrame, VerifyCounts,
     };
     #[doc(hidden)]
     pub use crate::trace::{DropHold, RunBelonging};

@@ -575,7 +575,8 @@ impl Namespace {
     }
 
     /// Begins a run that shares another run's frames up to `at`. With `edit` it shares only those before
-    /// `at`, and records `at` anew. Costs one record, however long the run is. The other run is not changed.
+    /// `at`, and records `at` anew. Costs one record, however long the run is. The other run is not changed. Tags
+    /// which say that shared frames are redacted or ingested are the fork's, too.
     ///
     /// # Errors
     /// `NotFound` for the run or the frame; `Conflict` if a shared frame is not finished but still may be;
@@ -590,7 +591,7 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`Namespace::fork`].
-    pub fn prepare_fork(&self, run: &str, at: u32, edit: bool, spec: RunSpec) -> Result<Run> {
+    pub fn prepare_fork(&self, run: &str, at: u32, edit: bool, mut spec: RunSpec) -> Result<Run> {
         let reader = self.run(run)?;
         if at == 0 || at > reader.info().frames {
             return Err(Error::not_found(format!(
@@ -606,6 +607,9 @@ impl Namespace {
         }
         let shared = if edit { at - 1 } else { at };
         reader.check_finished(shared)?;
+        if shared > 0 {
+            spec.inherit_marks(&reader.info().tags);
+        }
         Run::prepare(self.core(), &self.store.0.recording, self.id, spec, Some((&reader, at, shared)))
     }
 

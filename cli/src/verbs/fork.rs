@@ -53,6 +53,15 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
     let name = args.name.clone().unwrap_or_else(|| format!("{parent}-fork-{seq}"));
     match door.origin(&reader)?.filter(|_| !args.no_run) {
         Some(origin) => {
+            if let Some(by) = door.redacted_by(&parent)? {
+                return Err(Failure::usage(
+                    format!(
+                        "run `{parent}` was redacted by profile {} before it came here: no program gets the answers that were recorded",
+                        printable(&by)
+                    ),
+                    "fork it in the store that it is from; --no-run makes a run that shares the frames",
+                ));
+            }
             let recorder = SharedRecorder::open_existing(&root, namespace, wait)?;
             let view = recorder.view(&root, namespace)?;
             let told = run_program(&recorder, &view, args, &parent, seq, &origin, &name);
@@ -234,11 +243,21 @@ fn edit_option(args: &ForkArgs, edit: ForkEdit) -> String {
     let given =
         |option: &str, values: &[String], at: usize| values.get(at).map(|value| format!("{option} {value}"));
     let option = match edit {
+        ForkEdit::Response => Some(response_option(args)),
         ForkEdit::Set(at) => given("--set", &args.set, at),
         ForkEdit::SetAll(at) => given("--set-all", &args.set_all, at),
         ForkEdit::ToolResult(at) => given("--tool-result", &args.tool_result, at),
     };
     option.unwrap_or_else(|| format!("--model {}", args.model.as_deref().unwrap_or_default()))
+}
+
+/// The option that replaces an answer.
+fn response_option(args: &ForkArgs) -> String {
+    match (&args.response, &args.use_tool) {
+        (Some(file), _) => format!("--response {}", file.display()),
+        (None, Some(names)) => format!("--use-tool {names}"),
+        (None, None) => "--edit".to_owned(),
+    }
 }
 
 /// Parses `[ID=]FILE`: the id of a tool call, and its new result.
@@ -291,16 +310,22 @@ fn print_forked(
     }
     for edit in &report.unapplied {
         let option = edit_option(args, *edit);
-        line(format!("NOT EDITED: {option} changed no request: none came, or it has no such place"));
+        let why = match edit {
+            ForkEdit::Response => "changed no answer: the recorded request of the fork's point never came",
+            _ => "changed no request: none came, or it has no such place",
+        };
+        line(format!("NOT EDITED: {option} {why}"));
     }
     let money = asides_text(recorded);
     let saved = match dollars(&report.saved) {
         Some(saved) if report.saved.priced > 0 => format!(", {saved} not spent on the prefix"),
         _ => String::new(),
     };
+    let replaced = if report.replaced > 0 { ", 1 answer replaced" } else { "" };
+    let tail = recorded.requests.saturating_sub(u64::from(report.replaced));
     line(format!(
-        "forked into {name}: prefix replayed {}, tail recorded {}, {differs} ({:.1} s{saved}{money}): annals replay {name}",
-        report.replayed, recorded.requests, report.seconds,
+        "forked into {name}: prefix replayed {}{replaced}, tail recorded {tail}, {differs} ({:.1} s{saved}{money}): annals replay {name}",
+        report.replayed, report.seconds,
     ));
     let end =
         RecordingEnd { recorded, code: Some(report.code), may_be_empty: true, waits, is_missed: is_wrong };

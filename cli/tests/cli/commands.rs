@@ -1,9 +1,11 @@
 //! Output for people: the list of runs, a run, a frame, a comparison of two runs, the help.
 
+use std::process::Stdio;
+
 use annals::{Component, Frame, RunSpec, Status, Store};
 use serde_json::{Value, json};
 
-use crate::record::says;
+use crate::record::{agent, says};
 use crate::upstream::FakeUpstream;
 use crate::{CliBench, ProcessResult};
 
@@ -328,6 +330,35 @@ fn fork_reports_an_edit_that_changed_nothing() {
     }
     let refused = bench.fork(&["r@2", "z", "--set", "$.a=1", "--response", "x"], &upstream.url);
     assert_eq!(refused.code, 2, "{refused:?}");
+}
+
+/// A replaced answer whose request never came was dropped without a word: the call went live, the exit code was 0, and
+/// an oracle gave its verdict on a fork without the edit.
+#[test]
+fn fork_reports_a_replaced_answer_whose_request_never_came() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
+    let asked = upstream.asked();
+    let answer = bench.write("answer.json", r#"{"id":"x","object":"chat.completion","choices":["swapped"]}"#);
+    let agent = agent();
+    let swapped = ["--response", answer.as_str(), "--", "python3", "-B", agent.as_str()];
+    // Another request at the fork's point is a divergence, as before it. Nothing goes to the upstream.
+    let other = bench.fork(&[&["r@2", "other"], &swapped[..], &["changed", "2"]].concat(), &upstream.url);
+    assert_eq!(other.code, 3, "{other:?}");
+    says(&other, &["DIVERGED", "NOT EDITED: --response", "never came", "tail recorded 0"]);
+    assert_eq!(upstream.asked(), asked);
+    // A program that ends before the point.
+    let early = bench.fork(&[&["r@2", "early"], &swapped[..], &["headed", "x"]].concat(), &upstream.url);
+    assert_eq!(early.code, 3, "{early:?}");
+    says(&early, &["NOT EDITED: --response", "prefix replayed 1, tail recorded 0"]);
+    // Without a live call after the point, no key is needed.
+    let swap = ["fork", "r@3", "last", "--response", &answer];
+    let last = ProcessResult::from_output(
+        bench.command(swap).env_remove("OPENAI_API_KEY").stdin(Stdio::null()).output().unwrap(),
+    );
+    assert_eq!(last.code, 0, "{last:?}");
+    says(&last, &["prefix replayed 2, 1 answer replaced, tail recorded 0"]);
+    assert_eq!(upstream.asked(), asked);
 }
 
 /// Regression: two recordings of one program never have equal bytes, because ids, times and stream boundaries

@@ -215,7 +215,7 @@ fn fork_edit_takes_answer_from_editor() {
     let edited = fork("sed -i s/you.said/EDITED/", "child");
     assert_eq!(edited.code, 0, "{edited:?}");
     assert!(text(&edited).contains("EDITED"), "{edited:?}");
-    says(&edited, &["prefix replayed 1, tail recorded 2, first different at frame 2"]);
+    says(&edited, &["prefix replayed 1, 1 answer replaced, tail recorded 1, first different at frame 2"]);
     assert_eq!(bench.replay(&["child"], &[]).code, 0);
     for (editor, why) in [
         ("true", "nothing to fork"),

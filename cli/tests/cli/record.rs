@@ -340,7 +340,12 @@ fn fork_replays_its_prefix_and_records_the_rest() {
     let file = bench.write("answer.json", swapped);
     let forked = bench.fork(&["r@2", "child", "--response", &file], &upstream.url);
     assert_eq!(forked.code, 0, "{forked:?}");
-    says(&forked, &["forked into child: prefix replayed 1, tail recorded 2, first different at frame 2"]);
+    says(
+        &forked,
+        &[
+            "forked into child: prefix replayed 1, 1 answer replaced, tail recorded 1, first different at frame 2",
+        ],
+    );
     assert_eq!(upstream.asked(), 4);
     let told = String::from_utf8(forked.stdout).unwrap();
     assert!(

@@ -195,6 +195,23 @@ fn redacted_tape_is_marked_and_not_replayed() {
     assert!(bench.run("--store u replay r").text().contains("bit-exact: 1 frames"));
 }
 
+/// A fork of a redacted run had no mark: its replay was bit-exact, and its tape was taken for a whole one. A connection
+/// got the redacted answers even from the marked run.
+#[test]
+fn forks_of_a_redacted_run_are_marked_too() {
+    let bench = bench();
+    bench.run("--store s tape export r -o r.tape --as safe").ok();
+    bench.run("--store t tape import r.tape --redacted").ok();
+    bench.run("--store t fork r@1 f --no-run").ok();
+    bench.run("--store t fork f@1 g --no-run").ok();
+    for run in ["f", "g"] {
+        let told = bench.run(&format!("--store t replay {run}")).text();
+        assert!(told.contains("redacted by profile safe") && !told.contains("bit-exact"), "{told}");
+    }
+    bench.run("--store t tape export g -o g.tape").ok();
+    assert!(bench.run("--store u tape import g.tape").failed(1).contains("redacted by profile safe"));
+}
+
 #[test]
 fn token_can_carry_a_profile() {
     let bench = bench();

@@ -9,7 +9,7 @@ use crate::replay::calls::{CallError, CallFn, Calls, Request, call_name};
 use crate::replay::matching::{Divergence, Grade, MatchOutcome, Matching, Receipt, RecordedCall, Rules};
 use crate::replay::nondet::{DriftingNondet, Nondet, ReplayingNondet, draw_count};
 use crate::sync::{Condvar, Mutex, MutexGuard, rank, thread};
-use crate::trace::RunReader;
+use crate::trace::{REDACTED_TAG, RunReader};
 
 /// Key of the request hashes. It is no secret: the recording holds the requests unredacted, and the hashes
 /// stay in memory.
@@ -57,8 +57,14 @@ impl Replayer {
     /// A replayer for a run. It reads the run once and verifies every frame.
     ///
     /// # Errors
-    /// `Damaged` if a frame is not what was recorded; `Unavailable`.
+    /// `Diverged` if the run was redacted before it came here; `Damaged` if a frame is not what was recorded;
+    /// `Unavailable`.
     pub fn new(reader: &RunReader, rules: Rules) -> Result<Self> {
+        if let Some((_, by)) = reader.info().tags.iter().find(|(key, _)| key == REDACTED_TAG) {
+            let what =
+                format!("run {:?} was redacted by profile {by} before it came here", reader.info().name);
+            return Err(Error::new(ErrorKind::Diverged, what));
+        }
         let (mut calls, mut draws) = (Vec::new(), VecDeque::new());
         for frame in reader.frames() {
             let frame = frame?;

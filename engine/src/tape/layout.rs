@@ -40,8 +40,6 @@ pub(super) const SNAPSHOT: u8 = 8;
 
 /// The tag with the fork point of a run on tape. The tape contains the shared frames, but not the parent run.
 pub(super) const FORKED_FROM: &str = "annals.forked_from";
-/// The tag of a redacted run. Its value is the name of the profile that redacted it.
-pub const REDACTED_TAG: &str = "annals.redacted";
 
 /// Maximum total bytes of the bodies of a tape of this length.
 pub(super) fn raw_bytes_max(tape_bytes: u64) -> u64 {

@@ -23,6 +23,7 @@ mod tests;
 mod window;
 mod write;
 
-pub use layout::{REDACTED_TAG, TAPE_BYTES_MAX, TapeInfo};
+pub use crate::trace::REDACTED_TAG;
+pub use layout::{TAPE_BYTES_MAX, TapeInfo};
 pub use read::Tape;
 pub use write::TapeRedaction;

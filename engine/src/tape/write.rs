@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::layout::{
-    BODY_BYTES_MAX, ERROR, FORKED_FROM, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, REDACTED_TAG,
-    SNAPSHOT, TAPE_BYTES_MAX, put_head, raw_bytes_max,
+    BODY_BYTES_MAX, ERROR, FORKED_FROM, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, SNAPSHOT,
+    TAPE_BYTES_MAX, put_head, raw_bytes_max,
 };
 use super::window::BodyWindow;
 use crate::codec::{put_bytes, put_signed, put_varint};
@@ -17,7 +17,7 @@ use crate::trace::heads::COMPONENT_OTHER;
 use crate::trace::lanes::{BodySlot, LaneKey};
 use crate::trace::model::TAGS_MAX;
 use crate::trace::reader::run_record;
-use crate::trace::{Component, RecordedFrame, RunReader, Snapshot, Status, chain};
+use crate::trace::{Component, REDACTED_TAG, RecordedFrame, RunReader, Snapshot, Status, chain};
 
 /// Redaction of a tape, for readers who may not see the whole run.
 pub struct TapeRedaction<'a> {

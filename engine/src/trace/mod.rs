@@ -35,7 +35,8 @@ pub use builders::{LlmFrame, ToolFrame};
 pub use census::{ErasureReport, UnexplainedErasure, run_numbers};
 pub use dropping::{DroppedRun, Pin};
 pub use model::{
-    Component, ForkPoint, Frame, FrameInput, RUN_NAME_BYTES_MAX, RunInfo, RunSpec, Severity, Status,
+    Component, ForkPoint, Frame, FrameInput, INGESTED_TAG, REDACTED_TAG, RUN_NAME_BYTES_MAX, RunInfo,
+    RunSpec, Severity, Status,
 };
 pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader};
 pub use recorder::{ENDED_RUNS_MAX, Run};

@@ -264,7 +264,22 @@ pub struct RunSpec {
     pub replace: bool,
 }
 
+/// The tag of a run that was redacted before it came here. Its value is the name of the profile.
+pub const REDACTED_TAG: &str = "annals.redacted";
+/// The tag of a run that was made of traces. Its value is the kind of traces.
+pub const INGESTED_TAG: &str = "annals.ingested";
+/// Tags which say that a run does not hold what a program sent and got. Each fork that shares its frames inherits them.
+const MARKS: [&str; 2] = [REDACTED_TAG, INGESTED_TAG];
+
 impl RunSpec {
+    /// The marks of a run whose frames this one shares are its own as well.
+    pub(crate) fn inherit_marks(&mut self, tags: &[(String, String)]) {
+        for (key, value) in tags.iter().filter(|(key, _)| MARKS.contains(&key.as_str())) {
+            self.tags.retain(|(own, _)| own != key);
+            self.tags.push((key.clone(), value.clone()));
+        }
+    }
+
     /// A run of this name: 1 to 512 bytes without control characters, unique in its namespace while the run
     /// lives.
     #[must_use]

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use annals::replay::matching::{MatchOutcome, Matching, RecordedCall, Rules};
 use annals::replay::{ReplayingNondet, call_name};
+use annals::tape::REDACTED_TAG;
 use annals::{Component, RunReader};
 
 use super::turn::CommandRefusal;
@@ -60,7 +61,7 @@ impl ConnectionReplay {
     /// Reads a run and verifies every frame.
     ///
     /// # Errors
-    /// Those of the store; `DIVERGED` for an ingested run; too many bytes held by replays.
+    /// Those of the store; `DIVERGED` for an ingested or redacted run; too many bytes held by replays.
     pub(super) fn open(
         name: &str,
         reader: RunReader,
@@ -70,6 +71,11 @@ impl ConnectionReplay {
         if is_ingested(&reader)? {
             return Err(CommandRefusal(format!(
                 "DIVERGED at step 1: run {name} was ingested from traces, which hold no requests and answers as they were sent"
+            )));
+        }
+        if let Some((_, by)) = reader.info().tags.iter().find(|(key, _)| key == REDACTED_TAG) {
+            return Err(CommandRefusal(format!(
+                "DIVERGED at step 1: run {name} was redacted by profile {by} before it came here: no program gets the answers that were recorded"
             )));
         }
         let (mut held, mut calls) = (ReplayReservation(replayed.clone(), 0), Vec::new());

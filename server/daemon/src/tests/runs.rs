@@ -88,6 +88,31 @@ fn replay_of_an_ingested_run_diverges_at_step_one() {
     ));
 }
 
+/// A fork of an ingested or a redacted run had no mark, and answered with what is not a recorded answer. The redacted
+/// run itself answered, too.
+#[test]
+fn forks_of_ingested_and_redacted_runs_answer_nobody() {
+    let bench = DaemonBench::new();
+    let space = bench.daemon.store.namespace("default").unwrap();
+    for (name, tag) in [("t", "annals.ingested"), ("p", "annals.redacted")] {
+        let run = space.begin_run(RunSpec::new(name).tag(tag, "otlp")).unwrap();
+        run.record(Frame::new(Component::Llm, "{}", "ok")).unwrap();
+        run.end(Status::Ok).unwrap();
+    }
+    let ingested = "was ingested from traces, which hold no requests and answers as they were sent";
+    let redacted =
+        "was redacted by profile otlp before it came here: no program gets the answers that were recorded";
+    let mut client = bench.client();
+    for (name, why) in [("t", ingested), ("p", redacted)] {
+        client.bytes(format!("run.fork {name}@1 name {name}1\r\n").as_bytes());
+        client.bytes(format!("run.fork {name}1@1 name {name}2\r\n").as_bytes());
+        for run in [name.to_owned(), format!("{name}1"), format!("{name}2")] {
+            let (reply, _) = client.bytes(format!("run.replay {run} {{}}\r\n").as_bytes());
+            assert!(reply.starts_with("-DIVERGED at step 1") && reply.contains(why), "{run}: {reply}");
+        }
+    }
+}
+
 #[test]
 fn runs_are_listed_page_by_page() {
     let bench = DaemonBench::new();

@@ -4,6 +4,7 @@
 //! extended: later spans go to `trace-<32 digits>.2`, `.3` and so on, each of which names the first run. The
 //! span ids of the earlier runs are read from the store, so that no span is stored twice.
 
+use annals::runs::INGESTED_TAG;
 use annals::{Durability, ErrorKind, Namespace, Run, RunReader, RunSpec, Status, Ticket};
 use serde::Deserialize;
 use serde_json::json;
@@ -20,8 +21,6 @@ pub(super) const PARTS_MAX: u16 = 1000;
 /// Maximum number of frames of a batch, and approximately of their bytes.
 const BATCH_FRAMES_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// The tag of every ingested run.
-const TAG: &str = "annals.ingested";
 
 /// An open trace.
 #[derive(Debug)]
@@ -189,7 +188,7 @@ fn run_spec(id: &TraceId, part: u16, spans: &[MappedSpan]) -> RunSpec {
     let agent = if agent.is_empty() { first(MappedSpan::service) } else { agent };
     let mut ingested = json!({ "from": "otlp", "trace_id": hex::encode(id) });
     let mut spec = RunSpec::new(run_name(id, part)).agent(agent).model(first(|span| span.model.as_ref()));
-    spec = spec.tag(TAG, "otlp");
+    spec = spec.tag(INGESTED_TAG, "otlp");
     if part > 1 {
         ingested["continues"] = json!(run_name(id, 1));
         ingested["part"] = json!(part);
@@ -203,14 +202,14 @@ fn run_spec(id: &TraceId, part: u16, spans: &[MappedSpan]) -> RunSpec {
     spec.metadata(json!({ "ingested": ingested }).to_string())
 }
 
-/// Whether a run was made from ingested traces. Such a run holds the contents of spans, not of network
-/// traffic, so it cannot be replayed.
+/// Whether a run was made from ingested traces, or shares frames of one that was. Such a run holds the contents of
+/// spans, not of network traffic, so it cannot be replayed.
 ///
 /// # Errors
 /// As [`RunReader::metadata`].
 pub fn is_ingested(reader: &RunReader) -> annals::Result<bool> {
     #[derive(Deserialize)]
-    struct IngestedRunMetadata {
+    struct IngestedMetadata {
         #[serde(rename = "ingested")]
         _ingested: IngestedMarker,
     }
@@ -219,7 +218,12 @@ pub fn is_ingested(reader: &RunReader) -> annals::Result<bool> {
         #[serde(rename = "from")]
         _from: String,
     }
-    Ok(serde_json::from_slice::<IngestedRunMetadata>(&reader.metadata()?).is_ok())
+    let is_marked = |metadata: &[u8]| serde_json::from_slice::<IngestedMetadata>(metadata).is_ok();
+    if reader.info().tags.iter().any(|(key, _)| key == INGESTED_TAG) || is_marked(&reader.metadata()?) {
+        return Ok(true);
+    }
+    // Frames that were exported and imported again have lost the tags of their run.
+    Ok(reader.info().frames > 0 && is_marked(&reader.frame_info(1)?.metadata))
 }
 
 /// The span id in a frame's metadata.

@@ -2,7 +2,8 @@
 //! to the upstreams and are recorded into the child.
 //!
 //! While the shared frames last, each request must match the parent's. Any other request is a divergence,
-//! because everything after it would follow a different history.
+//! because everything after it would follow a different history. Where the fork replaces the answer of a frame, this
+//! lasts until its request has come: the answer belongs to that request and to no other.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -69,17 +70,19 @@ impl ForkEdits {
         changed.then(|| serde_json::to_vec(&value).ok().map(Bytes::from)).flatten()
     }
 
-    /// Each edit of requests.
-    fn request_edits(&self) -> impl Iterator<Item = ForkEdit> {
+    fn each(&self) -> impl Iterator<Item = ForkEdit> {
+        let response = self.response.iter().map(|_| ForkEdit::Response);
         let set = (0..self.set.len()).map(ForkEdit::Set);
         let set_all = (0..self.set_all.len()).map(ForkEdit::SetAll);
-        set.chain(set_all).chain((0..self.tool_results.len()).map(ForkEdit::ToolResult))
+        response.chain(set).chain(set_all).chain((0..self.tool_results.len()).map(ForkEdit::ToolResult))
     }
 }
 
-/// One edit of requests: its kind and its number within that kind.
+/// One edit: its kind, and its number if there may be several of that kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ForkEdit {
+    /// [`ForkEdits::response`].
+    Response,
     /// Of [`ForkEdits::set`].
     Set(usize),
     /// Of [`ForkEdits::set_all`].
@@ -88,7 +91,7 @@ pub enum ForkEdit {
     ToolResult(usize),
 }
 
-/// The edits that have changed a request.
+/// The edits that have changed something.
 #[derive(Debug, Default)]
 struct AppliedEdits(Mutex<HashSet<ForkEdit>>);
 
@@ -164,10 +167,15 @@ impl ForkProxy {
         &self.0.child
     }
 
-    /// The edits that changed no request.
+    /// The edits that changed nothing.
     pub(crate) fn unapplied(&self) -> Vec<ForkEdit> {
         let applied = self.0.applied.edits();
-        self.0.edits.request_edits().filter(|edit| !applied.contains(edit)).collect()
+        self.0.edits.each().filter(|edit| !applied.contains(edit)).collect()
+    }
+
+    /// Answers that were replaced: 0 or 1.
+    pub(crate) fn replaced(&self) -> u32 {
+        u32::from(self.0.applied.edits().contains(&ForkEdit::Response))
     }
 
     /// As [`ProxyReplayer::settle`].
@@ -204,14 +212,13 @@ impl ExchangeHandler for ForkProxyState {
                     self.parent.give_up(seq);
                     match &self.edits.response {
                         Some(response) if seq == self.from => {
+                            self.applied.note(ForkEdit::Response, true);
                             self.answer_replaced(seq, &asked, response.clone()).await
                         }
                         _ => self.answer_live(asked, Some(seq)).await,
                     }
                 }
-                Ok(Found::Diverged(_)) if self.unasked.load(Ordering::SeqCst) == 0 => {
-                    self.answer_live(asked, None).await
-                }
+                Ok(Found::Diverged(_)) if self.is_past_the_point() => self.answer_live(asked, None).await,
                 Ok(Found::Diverged(divergence)) => self.parent.diverge(divergence),
                 Err(error) => self.parent.unreadable(&error),
             }
@@ -220,6 +227,12 @@ impl ExchangeHandler for ForkProxyState {
 }
 
 impl ForkProxyState {
+    /// Whether the shared frames, and the one whose answer is replaced, have been asked for.
+    fn is_past_the_point(&self) -> bool {
+        let waits = self.edits.response.is_some() && !self.applied.edits().contains(&ForkEdit::Response);
+        !waits && self.unasked.load(Ordering::SeqCst) == 0
+    }
+
     fn go_live(&self) {
         self.network.get().into_iter().for_each(|network| network.go_live());
     }

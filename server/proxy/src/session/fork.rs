@@ -26,15 +26,17 @@ use annals_policy::rules::RulesFile;
 /// The result of a fork's program.
 #[derive(Debug)]
 pub struct ForkReport {
-    /// The child's exchanges after the fork point.
+    /// The child's exchanges from the fork point on.
     pub recorded: RecordingSummary,
     /// Calls answered from the parent.
     pub replayed: u32,
+    /// Those of `recorded` whose answer the fork replaced: 0 or 1.
+    pub replaced: u32,
     /// Calls of the shared frames that the program never requested.
     pub unasked: u32,
     /// Deviations while the shared frames lasted.
     pub diverged: Vec<ReplayDivergence>,
-    /// The edits that changed no request.
+    /// The edits that changed nothing.
     pub unapplied: Vec<ForkEdit>,
     /// What the calls answered from the parent had cost.
     pub saved: Cost,
@@ -76,7 +78,7 @@ pub struct ForkOptions {
 ///
 /// # Errors
 /// If nothing was started: errors of the store, the proxy or the program, or a key that the parent's calls
-/// had and whose variable is not set.
+/// after the fork point had and whose variable is not set.
 pub fn fork(
     into: &Destination,
     reader: &RunReader,
@@ -88,11 +90,14 @@ pub fn fork(
     let mut origin = origin.clone();
     origin.mounts.redirect(&forking.upstreams)?;
     forking.guard.check(&origin.mounts)?;
-    check_credentials(reader)?;
+    let edit = !forking.edits.is_empty();
+    let from = if edit { forking.at } else { forking.at + 1 };
+    // A replaced answer needs no call.
+    let first_live = from + u32::from(forking.edits.response.is_some());
+    check_credentials(reader, first_live)?;
     let secrets = secrets::named_secrets(&origin.secrets)?;
     let key = origin.key_bytes()?;
     let capture = origin.capture(&forking.program, || DrawLanes::from_reader(reader))?;
-    let edit = !forking.edits.is_empty();
     let rules = &forking.rules;
     let origin = origin.with_rules(rules, &secrets)?.with_program(&forking.program, &secrets)?;
     let origin = origin.with_input(&forking.supervision.stdin);
@@ -107,7 +112,6 @@ pub fn fork(
     let spec = spec.metadata(origin.metadata());
     let point = ForkPoint { run: &reader.info().name, at: forking.at, edit };
     let run = into.fork_run(point, spec)?;
-    let from = if edit { forking.at } else { forking.at + 1 };
     let done = ProxyRecorder::new(run.clone(), key, origin.mounts.clone(), cache)
         .map_err(SessionError::from)
         .map(|child| {
@@ -168,6 +172,7 @@ async fn session(
     Ok(ForkReport {
         recorded,
         replayed,
+        replaced: branch.replaced(),
         unasked: left,
         diverged,
         unapplied,
@@ -196,9 +201,10 @@ pub fn first_difference(parent: &RunReader, child: &RunReader) -> annals::Result
     Ok((of_parent != of_child).then(|| of_parent.min(of_child) + 1))
 }
 
-/// Checks for keys without which the live part would fail after a useless replay of the prefix.
-pub(super) fn check_credentials(reader: &RunReader) -> Result<(), SessionError> {
-    for seq in 1..=reader.info().frames {
+/// Checks for keys without which the live part would fail after a useless replay of the prefix: those that calls from
+/// frame `first_live` on had.
+pub(super) fn check_credentials(reader: &RunReader, first_live: u32) -> Result<(), SessionError> {
+    for seq in first_live..=reader.info().frames {
         let Ok(exchange) = serde_json::from_slice::<ExchangeMetadata>(&reader.frame_info(seq)?.metadata)
         else {
             continue;

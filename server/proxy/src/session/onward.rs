@@ -74,7 +74,7 @@ pub fn replay_onward(
     let mut origin = origin.clone();
     origin.mounts.redirect(&onward.upstreams)?;
     onward.guard.check(&origin.mounts)?;
-    check_credentials(reader)?;
+    check_credentials(reader, 1)?;
     let secrets = secrets::named_secrets(&origin.secrets)?;
     let origin = origin.with_rules(&onward.rules, &secrets)?.with_program(program, &secrets)?;
     let origin = origin.with_input(&supervision.stdin);

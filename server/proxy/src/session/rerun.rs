@@ -109,7 +109,7 @@ impl Rerunner {
         origin.mounts.redirect(&options.upstreams)?;
         options.guard.check(&origin.mounts)?;
         if calls_upstreams {
-            check_credentials(reader)?;
+            check_credentials(reader, 1)?;
         }
         let secrets = secrets::named_secrets(&origin.secrets)?;
         let key = origin.key_bytes()?;
