@@ -342,11 +342,11 @@ fn fork_reports_a_replaced_answer_whose_request_never_came() {
     let answer = bench.write("answer.json", r#"{"id":"x","object":"chat.completion","choices":["swapped"]}"#);
     let agent = agent();
     let swapped = ["--response", answer.as_str(), "--", "python3", "-B", agent.as_str()];
-    // Another request at the fork's point is a divergence, as before it. Nothing goes to the upstream.
+    // Another request at the fork's point is a divergence, as before it. Only the recorded one after it goes on.
     let other = bench.fork(&[&["r@2", "other"], &swapped[..], &["changed", "2"]].concat(), &upstream.url);
     assert_eq!(other.code, 3, "{other:?}");
-    says(&other, &["DIVERGED", "NOT EDITED: --response", "never came", "tail recorded 0"]);
-    assert_eq!(upstream.asked(), asked);
+    says(&other, &["DIVERGED at step 2", "NOT EDITED: --response", "never came", "tail recorded 1"]);
+    assert_eq!(upstream.asked(), asked + 1);
     // A program that ends before the point.
     let early = bench.fork(&[&["r@2", "early"], &swapped[..], &["headed", "x"]].concat(), &upstream.url);
     assert_eq!(early.code, 3, "{early:?}");
@@ -358,7 +358,7 @@ fn fork_reports_a_replaced_answer_whose_request_never_came() {
     );
     assert_eq!(last.code, 0, "{last:?}");
     says(&last, &["prefix replayed 2, 1 answer replaced, tail recorded 0"]);
-    assert_eq!(upstream.asked(), asked);
+    assert_eq!(upstream.asked(), asked + 1);
 }
 
 /// Regression: two recordings of one program never have equal bytes, because ids, times and stream boundaries
