@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import datetime
+import http.server
 import json
 import os
 import random
@@ -280,6 +281,64 @@ def test_guard_refuses_what_cannot_be_recorded(store):
     with annals.record("r2", store=store):
         for action in refused:
             action()
+
+
+class Model(http.server.BaseHTTPRequestHandler):
+    """Answers in the server's own thread: a guarded block refuses others."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"hi")
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_guarded_block_calls_a_model(store, captured):
+    """httpx measures each request with `time.perf_counter`, which the guard refused: no request could be made."""
+    with http.server.HTTPServer(("127.0.0.1", 0), Model) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/a"
+        with annals.record("r", store=store, guard=True, nondet=captured):
+            assert httpx.post(url, json={"asked": 1}).content == b"hi"
+        server.shutdown()
+    with annals.replay("r", store=store, guard=True, nondet=captured):
+        assert httpx.post(url, json={"asked": 1}).content == b"hi"
+
+
+def test_guard_refuses_draws_that_are_not_captured(store):
+    """With `nondet=False` a guarded block drew times, ids and random numbers that were neither recorded nor refused, so
+    its replay could ask something else."""
+    draws = [
+        lambda: time.time(), lambda: time.time_ns(), lambda: uuid.uuid1(), lambda: uuid.uuid4(),
+        lambda: random.random(), lambda: random.randint(1, 6), lambda: random.SystemRandom().random(),
+        lambda: secrets.token_hex(4), lambda: os.urandom(4), lambda: random.Random(), lambda: datetime.datetime.now(),
+        lambda: datetime.datetime.utcnow(), lambda: datetime.datetime.today(), lambda: datetime.date.today(),
+    ]  # fmt: skip
+    with annals.record("r", store=store, guard=True, nondet=False):
+        for draw in draws:
+            with pytest.raises(annals.Unrecorded, match="nondet=False"):
+                draw()
+        # These are recorded or repeatable.
+        drawn = nondet.time(), nondet.uuid4(), nondet.random()
+        assert random.Random(4).random() == random.Random(4).random()
+    with annals.replay("r", store=store, guard=True, nondet=False):
+        with pytest.raises(annals.Unrecorded):
+            time.time()
+        assert drawn == (nondet.time(), nondet.uuid4(), nondet.random())
+    # Another block's draws, and those of no block, are as ever.
+    with annals.record("captured", store=store, guard=True):
+        for draw in draws:
+            draw()
+    with annals.record("free", store=store, nondet=False):
+        for draw in draws:
+            draw()
+    for draw in draws:
+        draw()
 
 
 def test_patches_of_clocks_are_taken_out(store):

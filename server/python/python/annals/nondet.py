@@ -5,7 +5,8 @@ The explicit source: `nondet.time()`, `nondet.time_ns()`, `nondet.now()`, `nonde
 
 While a block is open, these are patched, too: `time.time`, `time.time_ns`, `datetime.now`, `datetime.utcnow`,
 `datetime.today`, `date.today`, `uuid.uuid1`, `uuid.uuid4`, the functions of `random`, new `random.Random()`
-without a seed, `secrets`, `random.SystemRandom`, `os.urandom`.
+without a seed, `secrets`, `random.SystemRandom`, `os.urandom`. With `nondet=False` they stay as they are; with
+`guard=True` as well, they are refused.
 
 Not seen: `from random import random` and the like before the block; `numpy.random`; `time.monotonic` and
 `time.perf_counter`; clocks read by extension modules; threads that were started before the block; modules that
@@ -40,6 +41,9 @@ PASSED = frozenset(
     }
 )  # fmt: skip
 
+# HTTP clients that measure how long their own requests take. Their draws are the program's.
+_TIMING_CLIENTS = frozenset({"httpx", "httpx2", "requests"})
+
 # A frame of draws holds at most about this many.
 DRAWS_MAX = 2048
 
@@ -50,6 +54,8 @@ _state = threading.Lock()
 _patches: list[tuple[Any, str, Any]] = []
 _patched_by: list[Any] = []
 _guards: list[Any] = []
+# Guarded sessions with `nondet=False`: their draws are not recorded, so the patches refuse them.
+_uncaptured: list[Any] = []
 
 
 def _draw(kind: str, make: Any, encode: Any, decode: Any) -> Any:
@@ -178,11 +184,21 @@ def _is_passed() -> bool:
     return False
 
 
-def _patched(ours: Any, original: Any) -> Any:
+def _refuse_uncaptured(name: str) -> None:
+    """Raises in a guarded block that does not capture its draws."""
+    if not _uncaptured:
+        return
+    lane = lanes.current(started=True)
+    if lane is not None and lane.session in _uncaptured:
+        raise Unrecorded(f"{name} is not recorded with nondet=False, and the guard of {lane.session.name} is on")
+
+
+def _patched(ours: Any, original: Any, name: str) -> Any:
     def draw(*args: Any, **kwargs: Any) -> Any:
         if _is_passed():
             with lanes.inside():
                 return original(*args, **kwargs)
+        _refuse_uncaptured(name)
         return ours(*args, **kwargs)
 
     draw.__name__ = getattr(original, "__name__", "draw")
@@ -210,11 +226,13 @@ class _DatetimePatch:
         def now(cls: Any, tz: Any = None) -> Any:
             if lanes.current(started=True) is None or _is_passed():
                 return of["now"].__get__(None, cls)(tz)
+            _refuse_uncaptured("datetime.now")
             return _at(cls, time_ns(), tz)
 
         def utcnow(cls: Any) -> Any:
             if lanes.current(started=True) is None or _is_passed():
                 return of["utcnow"].__get__(None, cls)()
+            _refuse_uncaptured("datetime.utcnow")
             return _at(cls, time_ns(), _datetime.timezone.utc).replace(tzinfo=None)
 
         self._set({"now": classmethod(now), "utcnow": classmethod(utcnow)})
@@ -241,7 +259,9 @@ def install(session: Any, *, patch: bool, guard: bool) -> None:
         if guard:
             _guards.append(session)
             _install_guard()
-        if not patch:
+            if not patch:
+                _uncaptured.append(session)
+        if not patch and not guard:
             return
         _patched_by.append(session)
         if len(_patched_by) > 1:
@@ -256,6 +276,8 @@ def uninstall(session: Any) -> None:
             _guards.remove(session)
             if not _guards:
                 lanes.restore(_guard_patches)
+        if session in _uncaptured:
+            _uncaptured.remove(session)
         if session not in _patched_by:
             return
         _patched_by.remove(session)
@@ -265,28 +287,33 @@ def uninstall(session: Any) -> None:
 
 
 def _install_patches(session: Any) -> None:
-    def ours(function: Any) -> Any:
-        return lambda original: _patched(function, original)
+    def ours(function: Any, name: str) -> Any:
+        return lambda original: _patched(function, original, name)
+
+    def secret_bytes(count: int) -> bytes:
+        _refuse_uncaptured("random.SystemRandom")
+        return random_bytes(count)
 
     def uuid1(node: Any = None, clock_seq: Any = None) -> _uuid.UUID:
         return _draw("uuid", lambda: _real_uuid1(node, clock_seq), str, _uuid.UUID)
 
-    lanes.replace(_time, "time", ours(time), _patches)
-    lanes.replace(_time, "time_ns", ours(time_ns), _patches)
-    lanes.replace(_uuid, "uuid1", ours(uuid1), _patches)
-    lanes.replace(_uuid, "uuid4", ours(uuid4), _patches)
-    lanes.replace(os, "urandom", ours(random_bytes), _patches)
+    lanes.replace(_time, "time", ours(time, "time.time"), _patches)
+    lanes.replace(_time, "time_ns", ours(time_ns, "time.time_ns"), _patches)
+    lanes.replace(_uuid, "uuid1", ours(uuid1, "uuid.uuid1"), _patches)
+    lanes.replace(_uuid, "uuid4", ours(uuid4, "uuid.uuid4"), _patches)
+    lanes.replace(os, "urandom", ours(random_bytes, "os.urandom"), _patches)
     # `secrets` and `random.SystemRandom` draw through this name.
-    lanes.replace(_random, "_urandom", lambda original: random_bytes, _patches)
+    lanes.replace(_random, "_urandom", lambda original: secret_bytes, _patches)
     generator = _Random(_random._inst)
     for name, of in list(vars(_random).items()):
         if getattr(of, "__self__", None) is _random._inst and hasattr(generator, name):
-            lanes.replace(_random, name, ours(getattr(generator, name)), _patches)
+            lanes.replace(_random, name, ours(getattr(generator, name), f"random.{name}"), _patches)
 
     def seed(original: Any) -> Any:
         def seed(self: Any, a: Any = None, version: int = 2) -> None:
             unseeded = a is None and type(self) is not _random.SystemRandom
             if unseeded and lanes.current(started=True) is not None and not _is_passed():
+                _refuse_uncaptured("random.Random without a seed")
                 a = int.from_bytes(random_bytes(32), "little")
             original(self, a, version)
 
@@ -330,12 +357,16 @@ _guard_patches: list[tuple[Any, str, Any]] = []
 
 
 def _refusing(name: str, *, passes: bool = True) -> Any:
-    """Refuses calls of a guarded block; `passes` lets modules of the system call it."""
+    """Refuses calls of a guarded block; `passes` lets modules of the system and HTTP clients call it."""
+
+    def is_client() -> bool:
+        caller = sys._getframe(2).f_globals.get("__name__", "")
+        return caller.partition(".")[0] in _TIMING_CLIENTS
 
     def make(original: Any) -> Any:
         def refuse(*args: Any, **options: Any) -> Any:
             lane = lanes.current()
-            if lane is not None and lane.session in _guards and not (passes and _is_passed()):
+            if lane is not None and lane.session in _guards and not (passes and (_is_passed() or is_client())):
                 raise Unrecorded(f"{name} is not recorded, and the guard of {lane.session.name} is on")
             return original(*args, **options)
 
