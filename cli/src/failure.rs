@@ -80,6 +80,16 @@ impl Failure {
         }
     }
 
+    /// Returns a failure for a missing thing with another hint; any other as it is.
+    pub(crate) fn with_hint_if_missing(self, hint: impl FnOnce() -> Option<String>) -> Self {
+        match self {
+            Self::Message { code: FailureCode::NoSuchThing, message, hint: old } => {
+                Self::missing(message, hint().unwrap_or(old))
+            }
+            other => other,
+        }
+    }
+
     /// Prints the message on standard error, and returns the exit code.
     pub(crate) fn print(self) -> ExitCode {
         let code = match self {

@@ -74,6 +74,12 @@ pub(crate) enum AnyTape {
     Tracefork(TraceforkTape),
 }
 
+/// Returns whether a file has the name of a tape: `x.tape`, or tracefork's `x.tape.sqlite`.
+pub(crate) fn has_tape_name(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".tape") || name.ends_with(".tape.sqlite")
+}
+
 /// Reads a tape. The first bytes tell its kind.
 pub(crate) fn read_tape(path: &Path) -> CliResult<AnyTape> {
     let limit = usize::try_from(annals::tape::TAPE_BYTES_MAX).unwrap_or(usize::MAX);

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
+use std::path::Path;
 
 use annals::RunReader;
 use annals::replay::matching::Divergence;
@@ -19,6 +20,7 @@ use super::record::{asides_text, cache_use, unremembered_line, upstream_guard, u
 use super::runs::short_hex;
 use crate::args::{CacheArg, DivergenceArg, GlobalArgs, ReplayArgs, TimingArg};
 use crate::failure::{CliResult, Failure, FailureCode, before_start};
+use crate::input;
 use crate::locate;
 use crate::output::{CliOutput, bytes, count, dollars, metadata, plural, preview, print_note, printable};
 use crate::profiles;
@@ -54,12 +56,13 @@ pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -
             StoreWait::from_args(global),
         )?
     } else {
-        super::open_to_read(global)?
+        super::open_to_read(global).map_err(|failure| failure.with_hint_if_missing(|| tape_hint(args)))?
     };
     if args.all {
         return replay_all(&door, args, redactor, out);
     }
-    let run = door.run(args.run.as_deref().unwrap_or("last"))?;
+    let run = door.run(args.run.as_deref().unwrap_or("last"));
+    let run = run.map_err(|failure| failure.with_hint_if_missing(|| tape_hint(args)))?;
     let imported_by = door.redacted_by(&run.id)?;
     if !args.raw && !out.json && redactor.is_none() {
         let reader = door.reader(&run.id)?;
@@ -136,6 +139,15 @@ pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -
     }
     let fingerprint = run.fingerprint.as_deref().unwrap_or("none, since it is open");
     out.marked_line(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {fingerprint}"))
+}
+
+/// What to do with a tape that is named in place of a run.
+fn tape_hint(args: &ReplayArgs) -> Option<String> {
+    let tape = Path::new(args.run.as_deref()?);
+    (input::has_tape_name(tape) && tape.is_file()).then(|| {
+        let tape = tape.display();
+        format!("it is a tape: `annals tape import {tape}` records it as a run, which `annals replay` then replays")
+    })
 }
 
 /// A run without frames is no success: nothing was compared.

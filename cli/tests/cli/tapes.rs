@@ -226,6 +226,32 @@ fn a_folder_of_tapes_is_a_regression_suite() {
     assert!(!bench.path(".annals").exists(), "a check of tapes makes no store");
 }
 
+impl CliBench {
+    /// Exports a run of one frame with this answer, under the same name each time.
+    fn answer_taped(&self, answer: &str, file: &str) {
+        let frame = format!(r#"{{"run":"r","component":"llm","input":"asked","output":"{answer}"}}"#);
+        self.pipe("import --format frames --replace -", frame.as_bytes()).ok();
+        self.run(&format!("tape export r -o {file}")).ok();
+    }
+}
+
+/// Regression: `replay FILE.tape` ended with `no run` or `no store`, and did not say that a tape is imported first.
+#[test]
+fn replay_of_a_tape_file_names_the_import() {
+    let bench = CliBench::new();
+    bench.answer_taped("yes", "kept.tape");
+    for store in ["--store a", ""] {
+        let refused =
+            bench.run_args(format!("{store} replay kept.tape").split_whitespace().collect::<Vec<_>>());
+        assert_eq!(refused.code, 4, "{refused:?}");
+        assert!(refused.stderr.contains("`annals tape import kept.tape`"), "{}", refused.stderr);
+    }
+    let refused = bench.run("replay missing.tape");
+    assert!(refused.code == 4 && !refused.stderr.contains("tape import"), "{refused:?}");
+    bench.run("--store a tape import kept.tape").ok();
+    bench.run("--store a replay r").ok();
+}
+
 #[test]
 fn check_sample_is_repeated_by_its_seed() {
     let bench = CliBench::new();
