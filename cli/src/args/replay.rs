@@ -131,7 +131,9 @@ pub(crate) struct ForkArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "A folder stands for the *.tape files in it. An argument that ends in .tape is a tape; any other is a run.
-Exit codes: 3 if anything drifted or is damaged, 1 if something could not be checked."
+If a folder has a file tapes.sums, its tapes must have the fingerprints that it lists.
+Exit codes: 3 if anything drifted, is damaged or has another fingerprint than the listed one; 1 if something could not
+be checked, is listed and missing, or is not listed."
 )]
 pub(crate) struct DriftArgs {
     /// Runs, tapes, or folders of tapes [default: a sample of the store's runs]
@@ -152,6 +154,9 @@ pub(crate) struct DriftArgs {
     /// Also write the results to this file, as JUnit XML
     #[arg(long, value_name = "FILE")]
     pub(crate) junit: Option<PathBuf>,
+    /// Write tapes.sums with the fingerprints of each DIR's tapes if all are as recorded
+    #[arg(long, requires = "targets")]
+    pub(crate) write_sums: bool,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,
     #[command(flatten)]

@@ -3,7 +3,10 @@
 //!
 //! Each run is read and every byte checked. A tape is first imported into a temporary store. With programs,
 //! each one then runs again by `annals replay` as a child process; the program's own output stays out of the
-//! report. A bad run does not stop the check of the others.
+//! report. A bad run does not stop the check of the others. A folder may say which fingerprints its tapes must have
+//! ([`tape_sums`]).
+
+mod tape_sums;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,14 +16,16 @@ use annals::RunReader;
 use clap::ValueEnum;
 use serde_json::json;
 
+use self::tape_sums::TapeSums;
 use super::network;
 use super::tape::TapeStore;
 
 use crate::args::{DriftArgs, GlobalArgs};
 use crate::atomic_file::{self, FileAccess};
 use crate::failure::{CliResult, Failure, FailureCode};
+use crate::input;
 use crate::junit::{self, JunitCase, JunitProblem};
-use crate::output::{CliOutput, count, plural, printable};
+use crate::output::{CliOutput, plural, printable};
 use crate::store_access::StoreAccess;
 use crate::{locate, rules};
 
@@ -35,7 +40,7 @@ enum CheckVerdict {
     Ok,
     /// The program's behaviour differs from the recording.
     Drift,
-    /// The stored bytes differ from the recorded ones.
+    /// The stored bytes differ from the recorded ones, or a tape is not the one that its folder's sums list.
     Damaged,
     /// The run could not be checked.
     Failed,
@@ -60,12 +65,24 @@ struct CheckedTarget {
     /// The problem; for a good run, the report of its replay.
     text: String,
     seconds: f64,
+    /// Of a tape that could be read.
+    fingerprint: Option<String>,
 }
 
 /// A run or tape to check.
 enum CheckTarget {
     Run(String),
-    Tape(PathBuf),
+    Tape(PathBuf, TapeListing),
+    /// A tape that its folder's sums list, and that is not there.
+    MissingTape(PathBuf),
+}
+
+/// What the sums of its folder say of a tape.
+enum TapeListing {
+    /// There are no sums.
+    NoSums,
+    Unlisted,
+    Fingerprint(String),
 }
 
 pub(super) fn run(global: &GlobalArgs, args: &DriftArgs, out: &mut CliOutput) -> CliResult<()> {
@@ -73,6 +90,14 @@ pub(super) fn run(global: &GlobalArgs, args: &DriftArgs, out: &mut CliOutput) ->
         return Err(Failure::usage(
             "--check-output compares the output of programs, but no program is to run",
             "add --programs to run the recorded ones",
+        ));
+    }
+    if args.write_sums
+        && let Some(named) = args.targets.iter().find(|named| !Path::new(named).is_dir())
+    {
+        return Err(Failure::usage(
+            format!("--write-sums writes the sums of folders, and {named} is no folder"),
+            "annals check DIR --write-sums",
         ));
     }
     // Invalid options are reported once, and not for every run.
@@ -98,6 +123,8 @@ pub(super) fn run(global: &GlobalArgs, args: &DriftArgs, out: &mut CliOutput) ->
         });
         written?.map_err(|error| super::tape::write_failure(path, &error))?;
     }
+    let is_good = all.iter().all(|checked| checked.verdict == CheckVerdict::Ok);
+    let sums = if args.write_sums && is_good { write_sums(args, &targets, &all)? } else { Vec::new() };
     let of = |verdict| all.iter().filter(|checked| checked.verdict == verdict).count() as u64;
     let repeat = seed.map(|seed| repeat_command(args, seed));
     let (drift, damaged, failed) =
@@ -105,13 +132,17 @@ pub(super) fn run(global: &GlobalArgs, args: &DriftArgs, out: &mut CliOutput) ->
     if out.json {
         out.object(&json!({
             "checked": all.len(), "ok": of(CheckVerdict::Ok), "drift": drift, "damaged": damaged, "failed": failed,
-            "seed": seed, "repeat": repeat,
+            "seed": seed, "repeat": repeat, "sums": sums,
         }))?;
     } else {
-        let good = drift + damaged + failed == 0;
-        let word = if good { "as recorded" } else { "NOT as recorded" };
+        let word = if is_good { "as recorded" } else { "NOT as recorded" };
         let counts = format!("{drift} drifted, {damaged} damaged, {failed} not checked");
-        out.marked_line(good, word, format_args!(": {} checked, {counts}", plural(all.len() as u64, "run")))?;
+        let checked = plural(all.len() as u64, "run");
+        out.marked_line(is_good, word, format_args!(": {checked} checked, {counts}"))?;
+        sums.iter().try_for_each(|path| out.line(format_args!("wrote {}", printable(path))))?;
+        if args.write_sums && !is_good {
+            out.line(format_args!("{} was not written", tape_sums::FILE))?;
+        }
         if let Some(repeat) = repeat {
             out.line(format_args!("the same sample again: {repeat}"))?;
         }
@@ -140,9 +171,11 @@ fn resolve_targets(global: &GlobalArgs, args: &DriftArgs) -> CliResult<(Vec<Chec
     for named in &args.targets {
         let path = Path::new(named);
         if path.is_dir() {
-            targets.extend(tapes(path)?.into_iter().map(CheckTarget::Tape));
-        } else if is_tape(path) {
-            targets.push(CheckTarget::Tape(path.to_path_buf()));
+            // New sums take the place of the old ones, so they are not compared.
+            let sums = if args.write_sums { None } else { tape_sums::read(path)? };
+            targets.extend(folder_targets(path, sums)?);
+        } else if input::has_tape_name(path) {
+            targets.push(CheckTarget::Tape(path.to_path_buf(), TapeListing::NoSums));
         } else {
             let door = door.get_or_insert_with(|| super::open_to_read(global));
             let found = door.as_ref().map_or(Ok(()), |door| door.reader(named).map(drop));
@@ -161,10 +194,36 @@ fn resolve_targets(global: &GlobalArgs, args: &DriftArgs) -> CliResult<(Vec<Chec
     Ok((targets, None))
 }
 
-/// Returns whether a file has the name of a tape: `x.tape`, or tracefork's `x.tape.sqlite`.
-fn is_tape(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.ends_with(".tape") || name.ends_with(".tape.sqlite")
+/// The tapes of a folder, and those that only its sums name.
+fn folder_targets(folder: &Path, sums: Option<TapeSums>) -> CliResult<Vec<CheckTarget>> {
+    let tapes = tapes(folder)?;
+    let Some(mut sums) = sums else {
+        return Ok(tapes.into_iter().map(|tape| CheckTarget::Tape(tape, TapeListing::NoSums)).collect());
+    };
+    let mut targets = Vec::with_capacity(tapes.len());
+    for tape in tapes {
+        let listed = sums.remove(&tape_sums::name_of(folder, &tape)?);
+        targets.push(CheckTarget::Tape(tape, listed.map_or(TapeListing::Unlisted, TapeListing::Fingerprint)));
+    }
+    targets.extend(sums.into_keys().map(|name| CheckTarget::MissingTape(folder.join(name))));
+    Ok(targets)
+}
+
+/// Writes the sums of each folder of the command line, and returns the paths of the files.
+fn write_sums(args: &DriftArgs, targets: &[CheckTarget], all: &[CheckedTarget]) -> CliResult<Vec<String>> {
+    let mut written = Vec::with_capacity(args.targets.len());
+    for folder in args.targets.iter().map(Path::new) {
+        let mut sums = TapeSums::new();
+        for (target, checked) in targets.iter().zip(all) {
+            if let (CheckTarget::Tape(tape, _), Some(fingerprint)) = (target, &checked.fingerprint)
+                && tape.starts_with(folder)
+            {
+                sums.insert(tape_sums::name_of(folder, tape)?, fingerprint.clone());
+            }
+        }
+        written.push(tape_sums::write(folder, &sums)?.display().to_string());
+    }
+    Ok(written)
 }
 
 /// Lists the tapes of a folder and its subfolders, by name.
@@ -181,7 +240,7 @@ fn tapes(folder: &Path) -> CliResult<Vec<PathBuf>> {
         // A link to a folder is not followed: it may lead back here.
         if entry.file_type().map_err(unread)?.is_dir() {
             found.extend(tapes(&path)?);
-        } else if is_tape(&path) {
+        } else if input::has_tape_name(&path) {
             found.push(path);
         }
     }
@@ -228,9 +287,16 @@ fn repeat_command(args: &DriftArgs, seed: u64) -> String {
 }
 
 fn check_target(global: &GlobalArgs, args: &DriftArgs, target: &CheckTarget) -> CheckedTarget {
+    let mut fingerprint = None;
     let (name, done) = match target {
         CheckTarget::Run(run) => (run.clone(), check_stored_run(global, args, run)),
-        CheckTarget::Tape(path) => (path.display().to_string(), check_tape(args, path)),
+        CheckTarget::Tape(path, listing) => {
+            (path.display().to_string(), check_tape(args, path, listing, &mut fingerprint))
+        }
+        CheckTarget::MissingTape(path) => {
+            let text = format!("{} lists this tape, and it is not there", tape_sums::FILE);
+            (path.display().to_string(), Ok((CheckVerdict::Failed, 0, text)))
+        }
     };
     let (verdict, frames, text) = match done {
         Ok((verdict, frames, text)) => (verdict, frames, text),
@@ -241,7 +307,7 @@ fn check_target(global: &GlobalArgs, args: &DriftArgs, target: &CheckTarget) -> 
         ),
         Err(_) => (CheckVerdict::Failed, 0, "it could not be checked".to_owned()),
     };
-    CheckedTarget { name, verdict, frames, text, seconds: 0.0 }
+    CheckedTarget { name, verdict, frames, text, seconds: 0.0, fingerprint }
 }
 
 type CheckResult = (CheckVerdict, u64, String);
@@ -254,11 +320,32 @@ fn check_stored_run(global: &GlobalArgs, args: &DriftArgs, run: &str) -> CliResu
     read_and_run(&door, &reader, (&root, &global.namespace), args)
 }
 
-/// Checks a tape in a temporary store.
-fn check_tape(args: &DriftArgs, path: &Path) -> CliResult<CheckResult> {
+/// Checks a tape in a temporary store, and sets its fingerprint. The program of a tape that is not the listed one does
+/// not run.
+fn check_tape(
+    args: &DriftArgs,
+    path: &Path,
+    listing: &TapeListing,
+    fingerprint: &mut Option<String>,
+) -> CliResult<CheckResult> {
     let tape = TapeStore::open(path)?;
     let reader = tape.door.reader(&tape.run)?;
-    read_and_run(&tape.door, &reader, (&tape.root, "default"), args)
+    let found = reader.info().fingerprint.map(|link| link.to_string()).unwrap_or_default();
+    let file = tape_sums::FILE;
+    if let TapeListing::Fingerprint(listed) = listing
+        && *listed != found
+    {
+        let frames = tape.door.check_frames(&reader)?;
+        let text = format!("another tape than the listed one: fingerprint {found}, and {file} has {listed}");
+        return Ok((CheckVerdict::Damaged, frames, text));
+    }
+    *fingerprint = Some(found);
+    let (verdict, frames, text) = read_and_run(&tape.door, &reader, (&tape.root, "default"), args)?;
+    if verdict == CheckVerdict::Ok && matches!(listing, TapeListing::Unlisted) {
+        let text = format!("{file} does not list this tape: `annals check DIR --write-sums` lists all");
+        return Ok((CheckVerdict::Failed, frames, text));
+    }
+    Ok((verdict, frames, text))
 }
 
 /// Verifies a run and, with programs, runs its program again.
@@ -357,14 +444,14 @@ fn annals_lines(said: &str) -> Vec<&str> {
 }
 
 fn print_checked(checked: &CheckedTarget, out: &mut CliOutput) -> CliResult<()> {
-    let CheckedTarget { name, verdict, frames, text, seconds } = checked;
+    let CheckedTarget { name, verdict, frames, text, seconds, .. } = checked;
     if out.json {
         return out.object(&json!({
             "name": name, "verdict": verdict.name(), "frames": frames, "text": text, "seconds": seconds,
         }));
     }
     let good = *verdict == CheckVerdict::Ok;
-    let frames = if *frames == 0 { String::new() } else { format!(", {} frames", count(*frames)) };
+    let frames = if *frames == 0 { String::new() } else { format!(", {}", plural(*frames, "frame")) };
     out.marked_line(good, verdict.name(), format_args!(": {}{frames}", printable(name)))?;
     if !good {
         text.lines().try_for_each(|line| out.line(format_args!("  {}", printable(line))))?;

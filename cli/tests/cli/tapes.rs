@@ -235,6 +235,74 @@ impl CliBench {
     }
 }
 
+/// Regression: a check compared a tape only with what is in it, so a tape that was recorded again with another answer
+/// passed; a deleted tape did, too.
+#[test]
+fn tape_other_than_the_listed_one_fails_the_check() {
+    let bench = CliBench::new();
+    std::fs::create_dir_all(bench.path("tapes/more")).unwrap();
+    bench.answer_taped("yes", "tapes/a.tape");
+    bench.answer_taped("yes", "tapes/more/b.tape");
+    bench.answer_taped("maybe", "tapes/c.tape");
+    let text = bench.run("check tapes --write-sums").text();
+    assert!(text.ends_with("0 not checked\nwrote tapes/tapes.sums\n"), "{text}");
+    let sums = String::from_utf8(bench.read("tapes/tapes.sums")).unwrap();
+    let fingerprint = bench.run("runs --json").json()[0]["fingerprint"].as_str().unwrap().to_owned();
+    let names: Vec<_> = sums.lines().map(|line| line.split_once("  ").unwrap()).collect();
+    let listed = ["a.tape", "c.tape", "more/b.tape"];
+    assert_eq!(names.iter().map(|(_, name)| *name).collect::<Vec<_>>(), listed);
+    assert_eq!((names[1].0, names[0].0), (fingerprint.as_str(), names[2].0));
+    assert_eq!(bench.check(&["tapes"]).code, 0);
+
+    // The same content, recorded at another time, is what was listed.
+    bench.answer_taped("yes", "tapes/a.tape");
+    let same = bench.check(&["tapes"]);
+    assert_eq!(same.code, 0, "{same:?}");
+
+    bench.answer_taped("no", "tapes/more/b.tape");
+    std::fs::remove_file(bench.path("tapes/c.tape")).unwrap();
+    std::fs::copy(bench.path("tapes/a.tape"), bench.path("tapes/new.tape")).unwrap();
+    let checked = bench.check(&["tapes", "--programs", "--junit", "tapes.xml"]);
+    assert_eq!(checked.code, 3, "{checked:?}");
+    let told = lines(&checked);
+    let verdict_of = |name: &str| {
+        let line = told.iter().find(|line| line["name"] == name).unwrap();
+        (line["verdict"].as_str().unwrap().to_owned(), line["text"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(verdict_of("tapes/a.tape").0, "ok");
+    for (name, verdict, text) in [
+        ("tapes/more/b.tape", "damaged", "another tape than the listed one: fingerprint "),
+        ("tapes/c.tape", "failed", "tapes.sums lists this tape, and it is not there"),
+        ("tapes/new.tape", "failed", "tapes.sums does not list this tape"),
+    ] {
+        let (found, why) = verdict_of(name);
+        assert!(found == verdict && why.starts_with(text), "{name}: {found}: {why}");
+    }
+    assert_eq!(told.last().unwrap()["checked"], 4);
+    assert!(junit(&bench, "tapes.xml").contains("annals.tapes tapes/more/b.tape failure damaged True"));
+    // A listed tape that is missing, and one that is not listed, could not be checked.
+    bench.answer_taped("yes", "tapes/more/b.tape");
+    assert_eq!(bench.check(&["tapes"]).code, 1);
+
+    // Damage writes no sums; then new sums replace the old ones.
+    bench.write("tapes/bad.tape", &bench.read("tapes/a.tape")[..60]);
+    let refused = bench.run("check tapes --write-sums");
+    assert_eq!(refused.code, 3, "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stdout).ends_with("tapes.sums was not written\n"),
+        "{refused:?}"
+    );
+    assert_eq!(String::from_utf8(bench.read("tapes/tapes.sums")).unwrap(), sums);
+    std::fs::remove_file(bench.path("tapes/bad.tape")).unwrap();
+    let written = bench.check(&["tapes", "--write-sums"]);
+    assert_eq!(lines(&written).last().unwrap()["sums"], serde_json::json!(["tapes/tapes.sums"]));
+    assert_eq!(bench.check(&["tapes"]).code, 0);
+    assert_eq!(bench.run("check tapes/a.tape --write-sums").code, 2);
+    assert_eq!(bench.run("check --write-sums").code, 2);
+    bench.write("tapes/tapes.sums", "<<<<<<< HEAD\n");
+    assert!(bench.run("check tapes").failed(1).contains("line 1 is not `FINGERPRINT  NAME`"));
+}
+
 /// Regression: `replay FILE.tape` ended with `no run` or `no store`, and did not say that a tape is imported first.
 #[test]
 fn replay_of_a_tape_file_names_the_import() {
