@@ -186,3 +186,16 @@ fn import_reads_traces_from_files_as_structure() {
     assert_eq!(bench.run("import --format otlp traces.jsonl --remember").code, 2);
     assert_eq!(bench.pipe("import --format otlp -", b"{}").code, 1, "no span");
 }
+
+/// Regression: a dataset with `examples`, as evaluation tools export it, gave `no span was imported`, and with
+/// `--allow-empty` it even ended with 0.
+#[test]
+fn dataset_with_examples_is_named_as_no_trace() {
+    let bench = CliBench::new();
+    bench.write("dataset.json", r#"{"name":"d","examples":[{"input":{"input.value":"a"},"output":{}}]}"#);
+    for options in ["", " --allow-empty"] {
+        let error = bench.run(&format!("import --format otlp dataset.json{options}")).failed(1);
+        assert!(error.contains("the file is a dataset: it has `examples`"), "{error}");
+    }
+    assert_eq!(bench.pipe("import --format otlp --allow-empty -", b"{}").code, 0);
+}

@@ -1,8 +1,10 @@
 //! `annals import --format otlp`: traces in files, as the Collector's file exporter and SDKs write them.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
 
 use annals_formats::otlp::{BODY_BYTES_MAX, TraceEncoding, TraceReceipt};
+use serde::de::IgnoredAny;
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -55,10 +57,16 @@ pub(super) fn import(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput
     let ingest = door.trace_ingest()?;
     let mut tally = TraceTally::default();
     let read = read_requests(&mut reader, &mut |body, form| {
-        let receipt = ingest.ingest_request(body, form, door.clock_ns());
-        receipt
-            .map(|receipt| tally.add(&receipt))
-            .map_err(|refusal| Failure::failed(printable(refusal.message()), HINT))
+        let receipt = ingest
+            .ingest_request(body, form, door.clock_ns())
+            .map_err(|refusal| Failure::failed(printable(refusal.message()), HINT))?;
+        tally.add(&receipt);
+        let is_empty = receipt.frames + receipt.duplicates + receipt.rejected == 0;
+        if is_empty && form == TraceEncoding::Json && is_dataset(body) {
+            Err(dataset_failure())
+        } else {
+            Ok(())
+        }
     });
     // Runs that were begun end in any case; the store is closed after them.
     let ended = door.end_traces(&ingest);
@@ -90,6 +98,20 @@ pub(super) fn import(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput
         return Err(Failure::failed("no span was imported", "--allow-empty ends with 0"));
     }
     Ok(())
+}
+
+/// Whether a JSON object is a dataset, as evaluation tools export it. It has no spans, and unknown keys of a request are
+/// ignored, so only its key tells.
+fn is_dataset(object: &[u8]) -> bool {
+    serde_json::from_slice::<BTreeMap<String, IgnoredAny>>(object)
+        .is_ok_and(|members| members.contains_key("examples") && !members.contains_key("resourceSpans"))
+}
+
+fn dataset_failure() -> Failure {
+    Failure::failed(
+        "the file is a dataset: it has `examples`, as exports for OpenInference and Phoenix have, and no `resourceSpans`",
+        "annals reads spans over OTLP: export the traces that the dataset was made from, or import its examples as frames (`--format frames`)",
+    )
 }
 
 /// Calls `each` with every request of a file.
