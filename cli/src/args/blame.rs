@@ -38,8 +38,8 @@ pub(crate) struct BlameArgs {
     /// Shell command that reads the recorded answer of a step and writes another
     #[arg(long, value_name = "COMMAND")]
     pub(crate) perturb: Option<String>,
-    /// Most US dollars to spend [default: 5.00]; forks stop before they could pass it. `inf`: no limit. Calls of a
-    /// judge, and of models without a known price, do not count
+    /// Most US dollars to spend [default: 5.00]; forks stop before they could pass it. `inf`: no limit. Questions to
+    /// a judge count. Calls and questions of models without a known price do not
     #[arg(long, value_name = "DOLLARS")]
     pub(crate) budget: Option<f64>,
     /// Forks that run at the same time [default: the number of processors]
