@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARY = os.environ.get("ANNALS", str(ROOT / "target" / "debug" / "annals"))
 PACKAGE = "mcp"
 WRITING = {"remember", "record_decision", "record_thought", "review_outcome", "diagnose_session", "fork_run"}
-READING = {"search_runs", "last_failed_run", "explain_failure", "get_run", "get_frame", "compare_runs", "recall", "query_decisions", "deliberation_stats", "lessons"}
+READING = {"search_runs", "last_failed_run", "explain_failure", "get_run", "get_frame", "compare_runs", "recall", "query_decisions", "get_decision", "check_guardrails", "deliberation_stats", "get_reason_stats", "lessons"}
 ANSWER_BYTES_MAX = 24_000
 
 

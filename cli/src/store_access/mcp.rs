@@ -132,6 +132,9 @@ impl McpStore for ToolStore {
             let command = match method {
                 Method::RecordDecision => "DELIB.RECORD",
                 Method::QueryDecisions => "DELIB.QUERY",
+                Method::CheckGuardrails => "DELIB.CHECK",
+                Method::GetDecision => "DELIB.GET",
+                Method::GetReasonStats => "DELIB.REASONS",
                 Method::RecordThought => "DELIB.THOUGHT",
                 Method::ReviewOutcome => "DELIB.REVIEW",
                 Method::GetDeliberationStats => "DELIB.STATS",

@@ -97,6 +97,18 @@ fn decision_over_mcp_has_the_sessions_inputs() {
     let stored = client.call("record_decision", json!({ "decision": decision }));
     let stored: Value = serde_json::from_str(stored["content"][1]["text"].as_str().unwrap()).unwrap();
     assert_eq!(stored["deliberation_inputs_count"], 1, "{stored}");
+    // A check, a lookup and the statistics of reasons were no tools, so none of them was ever an input.
+    for (tool, arguments) in [
+        ("check_guardrails", json!({ "description": "drop the ledger" })),
+        ("get_decision", json!({ "decision_id": stored["id"] })),
+        ("get_reason_stats", json!({})),
+    ] {
+        let answer = client.call(tool, arguments);
+        assert_eq!(answer["isError"], false, "{tool}: {answer}");
+    }
+    let stored = client.call("record_decision", json!({ "decision": decision }));
+    let stored: Value = serde_json::from_str(stored["content"][1]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(stored["deliberation_inputs_count"], 3, "{stored}");
     assert_eq!(client.end(), 0);
 }
 

@@ -100,6 +100,37 @@ pub(crate) fn clipped(text: &str, bytes_max: usize) -> String {
     shown
 }
 
+/// Room for one object whose lists are cut, so that the notice and `left_out` also fit.
+const OBJECT_BYTES_MAX: usize = 23_000;
+
+/// An object whose lists are short enough for an answer. All lists keep the same number of first items, and
+/// `left_out` is the number of the other items. `None` if it is too long without any item.
+pub(crate) fn fitted(answer: Value) -> Option<Value> {
+    if answer.to_string().len() <= OBJECT_BYTES_MAX {
+        return Some(answer);
+    }
+    [128, 64, 32, 16, 8, 4, 2, 1, 0].into_iter().find_map(|items_max| {
+        let (mut cut, mut left_out) = (answer.clone(), 0);
+        cut_lists(&mut cut, items_max, &mut left_out);
+        if left_out > 0 {
+            cut["left_out"] = left_out.into();
+        }
+        (cut.to_string().len() <= OBJECT_BYTES_MAX).then_some(cut)
+    })
+}
+
+fn cut_lists(value: &mut Value, items_max: usize, left_out: &mut usize) {
+    match value {
+        Value::Array(items) => {
+            *left_out += items.len().saturating_sub(items_max);
+            items.truncate(items_max);
+            items.iter_mut().for_each(|item| cut_lists(item, items_max, left_out));
+        }
+        Value::Object(members) => members.values_mut().for_each(|item| cut_lists(item, items_max, left_out)),
+        _ => {}
+    }
+}
+
 /// Maximum length of a text in the answer of another layer, in bytes.
 const TEXT_BYTES_MAX: usize = 2000;
 

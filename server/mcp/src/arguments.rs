@@ -82,7 +82,11 @@ impl Arguments {
     }
 
     pub(crate) fn is_set(&self, name: &str) -> bool {
-        self.0.get(name).and_then(Value::as_bool).unwrap_or(false)
+        self.boolean(name).unwrap_or(false)
+    }
+
+    pub(crate) fn boolean(&self, name: &str) -> Option<bool> {
+        self.0.get(name)?.as_bool()
     }
 
     pub(crate) fn texts(&self, name: &str) -> Vec<&str> {

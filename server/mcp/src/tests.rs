@@ -350,6 +350,73 @@ fn queries_over_mcp_become_inputs_of_a_decision() {
     assert!(stats.to_string().contains("success"), "{stats}");
 }
 
+/// Over MCP an agent could not ask whether a guardrail allows something, read a decision by its id, or see the
+/// statistics of reasons. So no decision of an MCP session had an input of these kinds.
+#[test]
+fn checks_lookups_and_reason_stats_become_inputs() {
+    let bench = McpBench::new();
+    // A store that is only read has no keyspaces of decisions yet.
+    let empty = call(&bench.server(), "check_guardrails", json!({ "description": "drop the tables" }));
+    assert_eq!((&empty["allowed"], &empty["evaluated"]), (&json!(true), &json!(0)));
+    let rule = json!({ "id": "no-prod", "contains": ["prod"], "stakes": ["high"] }).to_string();
+    let decisions = Deliberation::open(&bench.space).unwrap();
+    decisions.call(&Caller::new("owner"), Method::SetGuardrail, &rule).unwrap();
+    let writer = bench.server_of(None, true);
+    let first = json!({ "decision": { "decision": "Use Postgres", "confidence": 0.8,
+        "reasons": [{ "type": "empirical", "text": "it was fast" }] } });
+    let id = call(&writer, "record_decision", first)["id"].clone();
+    let checked = json!({ "description": "Drop PROD tables", "stakes": "high", "confidence": 0.9 });
+    let checked = call(&writer, "check_guardrails", checked);
+    assert_eq!(
+        (&checked["allowed"], &checked["violations"][0]["guardrail"]),
+        (&json!(false), &json!("no-prod"))
+    );
+    assert_eq!(
+        call(&writer, "check_guardrails", json!({ "description": "Drop PROD tables" }))["allowed"],
+        true
+    );
+    let found = call(&writer, "get_decision", json!({ "decision_id": id }));
+    assert_eq!(found["decision"], "Use Postgres");
+    let stats = call(&writer, "get_reason_stats", json!({ "category": "security" }));
+    assert_eq!(stats["total_decisions"], 0, "{stats}");
+    assert_eq!(call(&writer, "get_reason_stats", json!({}))["reason_types"][0]["type"], "empirical");
+    let second = json!({ "decision": { "decision": "Keep the tables", "confidence": 0.9 } });
+    let id = call(&writer, "record_decision", second)["id"].clone();
+    let found = call(&bench.server(), "get_decision", json!({ "decision_id": id }));
+    let inputs = found["deliberation"]["inputs"].as_array().unwrap();
+    let inputs: Vec<&str> = inputs.iter().map(|input| input["text"].as_str().unwrap()).collect();
+    assert_eq!(inputs[0], "Checked 'Drop PROD tables': blocked (1 violations)");
+    assert_eq!(inputs[1], "Checked 'Drop PROD tables': allowed");
+    assert!(
+        inputs[2].starts_with("Retrieved decision ") && inputs[2].ends_with(": Use Postgres"),
+        "{inputs:?}"
+    );
+    assert_eq!(
+        inputs[3..],
+        ["Reviewed reason stats: 0 types, 0 decisions", "Reviewed reason stats: 1 types, 1 decisions"]
+    );
+    let brief = json!({ "decision_id": id, "include_deliberation": false });
+    assert_eq!(call(&bench.server(), "get_decision", brief)["deliberation"], Value::Null);
+    assert!(refused(&writer, "get_decision", json!({ "decision_id": "00000000" })).contains("00000000"));
+    assert!(refused(&writer, "get_decision", json!({})).contains("decision_id"));
+    assert!(refused(&writer, "check_guardrails", json!({})).contains("description"));
+}
+
+/// A decision with many inputs and steps is longer than an answer may be.
+#[test]
+fn long_decision_fits_an_answer() {
+    let bench = McpBench::new();
+    let inputs: Vec<_> =
+        (0..200).map(|at| json!({ "id": format!("i-{at}"), "text": "x".repeat(1000) })).collect();
+    let decision =
+        json!({ "decision": { "decision": "d", "confidence": 0.5, "deliberation": { "inputs": inputs } } });
+    let id = call(&bench.server_of(None, true), "record_decision", decision)["id"].clone();
+    let found = call(&bench.server(), "get_decision", json!({ "decision_id": id }));
+    let kept = found["deliberation"]["inputs"].as_array().unwrap().len();
+    assert!(kept > 0 && found["left_out"] == 200 - kept, "{kept} {}", found["left_out"]);
+    assert!(found.to_string().len() + DATA_NOTICE.len() <= ANSWER_BYTES_MAX);
+}
+
 #[test]
 fn lessons_count_diagnosed_sessions() {
     let bench = McpBench::new();

@@ -5,7 +5,7 @@ use annals_diagnostics::{Diagnostics, LessonFilter};
 use serde_json::{Map, Value, json};
 
 use super::Tool;
-use crate::answer::{Page, field, shown};
+use crate::answer::{Page, field, fitted, shown};
 use crate::arguments::{Arguments, Parameter, ParameterKind, ToolError};
 use crate::store::{McpStore, ToolRight};
 
@@ -20,11 +20,23 @@ const CATEGORY: Parameter = Parameter {
     is_required: false,
     description: "Only decisions of this category",
 };
+const STAKES: Parameter = Parameter {
+    name: "stakes",
+    kind: ParameterKind::OneOf(&annals_deliberation::STAKES),
+    is_required: false,
+    description: "Only decisions of these stakes",
+};
 const AGENT: Parameter = Parameter {
     name: "agent",
     kind: ParameterKind::Text,
     is_required: false,
     description: "Only decisions of this agent",
+};
+const OF_RUN: Parameter = Parameter {
+    name: "run",
+    kind: ParameterKind::Text,
+    is_required: false,
+    description: "Only decisions that were taken in this run",
 };
 
 pub(super) const QUERY_DECISIONS: Tool = Tool {
@@ -39,19 +51,9 @@ pub(super) const QUERY_DECISIONS: Tool = Tool {
             description: "Words to look for; without it the newest decisions",
         },
         CATEGORY,
-        Parameter {
-            name: "stakes",
-            kind: ParameterKind::OneOf(&annals_deliberation::STAKES),
-            is_required: false,
-            description: "Only decisions of these stakes",
-        },
+        STAKES,
         AGENT,
-        Parameter {
-            name: "run",
-            kind: ParameterKind::Text,
-            is_required: false,
-            description: "Only decisions that were taken in this run",
-        },
+        OF_RUN,
         Parameter {
             name: "include_deliberation",
             kind: ParameterKind::Boolean,
@@ -67,6 +69,77 @@ pub(super) const QUERY_DECISIONS: Tool = Tool {
     ],
     right: ToolRight::ReadUnredacted,
     run: query_decisions,
+};
+
+pub(super) const GET_DECISION: Tool = Tool {
+    name: "get_decision",
+    title: "Get a decision",
+    description: "Reads one recorded decision by its id, with its outcome and how it was reached.",
+    parameters: &[
+        Parameter {
+            name: "decision_id",
+            kind: ParameterKind::Text,
+            is_required: true,
+            description: "Id of the decision, as query_decisions and record_decision give it",
+        },
+        Parameter {
+            name: "include_deliberation",
+            kind: ParameterKind::Boolean,
+            is_required: false,
+            description: "Also give inputs and steps; default true",
+        },
+    ],
+    right: ToolRight::Read,
+    run: get_decision,
+};
+
+pub(super) const CHECK_GUARDRAILS: Tool = Tool {
+    name: "check_guardrails",
+    title: "Check guardrails",
+    description: "Says whether the guardrails allow an action, before it is taken. Gives the guardrails that it violates, and warnings.",
+    parameters: &[
+        Parameter {
+            name: "description",
+            kind: ParameterKind::Text,
+            is_required: true,
+            description: "What is about to be done",
+        },
+        Parameter {
+            name: "context",
+            kind: ParameterKind::Text,
+            is_required: false,
+            description: "Why, and in what situation",
+        },
+        Parameter {
+            name: "category",
+            kind: ParameterKind::OneOf(&annals_deliberation::CATEGORIES),
+            is_required: false,
+            description: "Category of the action",
+        },
+        Parameter {
+            name: "stakes",
+            kind: ParameterKind::OneOf(&annals_deliberation::STAKES),
+            is_required: false,
+            description: "Stakes of the action",
+        },
+        Parameter {
+            name: "confidence",
+            kind: ParameterKind::Share,
+            is_required: false,
+            description: "How sure you are, from 0 to 1; some guardrails require it",
+        },
+    ],
+    right: ToolRight::ReadUnredacted,
+    run: check_guardrails,
+};
+
+pub(super) const GET_REASON_STATS: Tool = Tool {
+    name: "get_reason_stats",
+    title: "Statistics of reasons",
+    description: "For each type of reason, how often decisions rest on it, their confidence and their rate of success; the variety of the types, and calibration.",
+    parameters: &[CATEGORY, STAKES, AGENT, OF_RUN],
+    right: ToolRight::ReadUnredacted,
+    run: get_reason_stats,
 };
 
 pub(super) const DELIBERATION_STATS: Tool = Tool {
@@ -243,13 +316,53 @@ fn query_decisions(store: &dyn McpStore, arguments: &Arguments) -> Result<Value,
     Ok(answer)
 }
 
-fn deliberation_stats(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolError> {
+fn get_decision(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolError> {
+    let id = arguments.text("decision_id").unwrap_or_default();
+    let mut params = json!({ "id": id });
+    if let Some(with_trace) = arguments.boolean("include_deliberation") {
+        params["includeDeliberation"] = with_trace.into();
+    }
+    let Some(answer) = store.decisions(Method::GetDecision, &params.to_string())? else {
+        return Err(ToolError("no decision was recorded".to_owned()));
+    };
+    fitted(read_answer(store, &answer)?).ok_or_else(|| {
+        ToolError("the decision is too long for an answer: `annals decision ID --json` prints it".to_owned())
+    })
+}
+
+fn check_guardrails(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolError> {
+    let mut params = Map::new();
+    for name in ["description", "context", "category", "stakes"] {
+        params.extend(arguments.text(name).map(|text| (name.to_owned(), text.into())));
+    }
+    params.extend(arguments.share("confidence").map(|share| ("confidence".to_owned(), share.into())));
+    match store.decisions(Method::CheckGuardrails, &Value::Object(params).to_string())? {
+        Some(answer) => fitted(read_answer(store, &answer)?)
+            .ok_or_else(|| ToolError("the violated guardrails are too long for an answer".to_owned())),
+        // To set a guardrail makes the keyspaces of decisions, so there is no guardrail either.
+        None => Ok(json!({ "allowed": true, "violations": [], "warnings": [], "evaluated": 0 })),
+    }
+}
+
+fn get_reason_stats(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolError> {
+    statistics(store, Method::GetReasonStats, arguments)?
+        .map_or_else(|| Ok(json!({ "total_decisions": 0, "why": "no decision was recorded" })), Ok)
+}
+
+/// The statistics of a method over the decisions that the filters select; `None` without any decision.
+fn statistics(
+    store: &dyn McpStore,
+    method: Method,
+    arguments: &Arguments,
+) -> Result<Option<Value>, ToolError> {
     let filters = filters(arguments);
     let params = if filters.is_empty() { json!({}) } else { json!({ "filters": filters }) };
-    match store.decisions(Method::GetDeliberationStats, &params.to_string())? {
-        Some(answer) => read_answer(store, &answer),
-        None => Ok(json!({ "total": 0, "why": "no decision was recorded" })),
-    }
+    store.decisions(method, &params.to_string())?.map(|answer| read_answer(store, &answer)).transpose()
+}
+
+fn deliberation_stats(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolError> {
+    statistics(store, Method::GetDeliberationStats, arguments)?
+        .map_or_else(|| Ok(json!({ "total": 0, "why": "no decision was recorded" })), Ok)
 }
 
 fn lessons(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolError> {

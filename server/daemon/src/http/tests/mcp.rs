@@ -10,9 +10,18 @@ use super::{HttpAnswer, TestApi, token};
 use crate::access::{AccessToken, Rights};
 
 const ACCEPT: &str = "accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n";
-const READING: [&str; 7] =
-    ["search_runs", "last_failed_run", "get_run", "get_frame", "explain_failure", "compare_runs", "recall"];
-const READING_UNREDACTED: [&str; 3] = ["query_decisions", "deliberation_stats", "lessons"];
+const READING: [&str; 8] = [
+    "search_runs",
+    "last_failed_run",
+    "get_run",
+    "get_frame",
+    "explain_failure",
+    "compare_runs",
+    "recall",
+    "get_decision",
+];
+const READING_UNREDACTED: [&str; 5] =
+    ["query_decisions", "check_guardrails", "deliberation_stats", "get_reason_stats", "lessons"];
 const RECORDING: [&str; 6] =
     ["remember", "record_decision", "record_thought", "review_outcome", "diagnose_session", "fork_run"];
 
@@ -130,6 +139,38 @@ fn session_has_its_own_captured_inputs() {
     let session =
         json!({ "session": { "sessionId": "s1", "outcome": "accepted", "injectedObservationIds": [] } });
     assert!(one.call("diagnose_session", session).unwrap().is_object());
+}
+
+/// S3.18, S3.22 to S3.24: the daemon's MCP had no tools for a check, a lookup and the statistics of reasons, so
+/// they were never inputs of a session's decision. A reader with a profile sees a decision as the profile shows it.
+#[test]
+fn checks_lookups_and_reason_stats_are_captured_in_a_session() {
+    let api = TestApi::new();
+    let client = api.mcp("");
+    let first = client.call("record_decision", decision("Ask ann@example.com first")).unwrap();
+    client.call("check_guardrails", json!({ "description": "drop the ledger" })).unwrap();
+    client.call("get_decision", json!({ "decision_id": first["id"] })).unwrap();
+    client.call("get_reason_stats", json!({})).unwrap();
+    let second = client.call("record_decision", decision("Keep it")).unwrap();
+    assert_eq!(second["deliberation_inputs_count"], 3, "{second}");
+    let found = client.call("get_decision", json!({ "decision_id": second["id"] })).unwrap();
+    let ids: Vec<&str> = found["deliberation"]["inputs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|input| &input["id"].as_str().unwrap()[..2])
+        .collect();
+    assert_eq!(ids, ["g-", "l-", "s-"]);
+    let guarded = TestApi::with(false);
+    for (name, rights) in [("writer", Rights::READ.union(Rights::RECORD)), ("redacted", Rights::REDACTED)] {
+        guarded.add_mcp_token(name, rights);
+    }
+    let first = guarded.mcp("writer").call("record_decision", decision("Ask ann@example.com first")).unwrap();
+    let redacted = guarded.mcp("redacted");
+    let shown = redacted.call("get_decision", json!({ "decision_id": first["id"] })).unwrap().to_string();
+    assert!(shown.contains("[email:") && !shown.contains("ann@"), "{shown}");
+    let refused = redacted.call("check_guardrails", json!({ "description": "drop" })).unwrap_err();
+    assert!(refused.starts_with("there is no tool"), "{refused}");
 }
 
 /// S3.19, X.6: the rights of the request's token decide which tools there are, and what they show.
