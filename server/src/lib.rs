@@ -60,7 +60,7 @@ pub use annals_review::search;
 pub use annals_review::suspect;
 pub use annals_review::{
     Alignment, BodyDifference, FailureReport, FrameDifference, FramePair, align, decoded_answer,
-    failure_report, frame_difference, new_part, new_tool_results,
+    failure_report, frame_difference, last_failure, new_part, new_tool_results,
 };
 pub use annals_review::{
     FrameKind, FrameStatus, FrameView, FrameViewOptions, HttpView, Lanes, RequestBefore, ShownBody,

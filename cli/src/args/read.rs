@@ -79,7 +79,8 @@ pub(crate) struct OpenArgs {
     /// The run
     #[arg(group = "which")]
     pub(crate) run: Option<String>,
-    /// Open the latest run that failed or was abandoned
+    /// Open the newest run that failed or was abandoned; forks and live replays only if no other did. If none failed, the
+    /// newest flagged or escalated run, with a note on standard error
     #[arg(long, group = "which")]
     pub(crate) last_failed: bool,
     /// Open the debugger page in a browser: serve the store on this machine until Ctrl-C, or use its daemon

@@ -101,6 +101,15 @@ impl StoreAccess {
         Ok(pinned_row(reader.info(), &self.pins(&self.namespace()?)?))
     }
 
+    /// The run that failed last by the rule of [`annals_server::last_failure`], and why another run was chosen.
+    pub(crate) fn last_failure(&self) -> CliResult<Option<(RunRow, Option<&'static str>)>> {
+        let space = self.namespace()?;
+        let Some(last) = annals_server::last_failure(&space).map_err(engine_failure)? else {
+            return Ok(None);
+        };
+        Ok(Some((pinned_row(last.run.info(), &self.pins(&space)?), last.reason())))
+    }
+
     /// Returns the run with this name. If no run has this name, `last` is the newest run, and an unambiguous
     /// prefix stands for its run.
     pub(crate) fn reader(&self, id: &str) -> CliResult<RunReader> {

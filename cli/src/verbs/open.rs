@@ -1,30 +1,31 @@
 //! `annals open`: shows where a run failed, on one screen.
 
-use annals::{Status, runs::RunFilter};
 use annals_tui::StartScreen;
 
 use super::show::{exchange_line, http_exchange};
 use crate::args::{GlobalArgs, OpenArgs};
 use crate::failure::{CliResult, Failure};
-use crate::output::{CliOutput, bytes, printable, time};
+use crate::output::{CliOutput, bytes, print_note, printable, time};
 use crate::profiles;
 use crate::store_access::{RunRow, StoreAccess};
 
 /// Most bytes of an answer that are shown.
 const SHOWN_MAX: usize = 2000;
 
-/// The named run, else the latest that failed.
+/// The named run, else the one that failed last. Says on standard error if it chose a run that is a fork or that
+/// did not fail.
 pub(super) fn named_run(door: &StoreAccess, args: &OpenArgs) -> CliResult<RunRow> {
     if let Some(run) = &args.run {
         return door.run(run);
     }
-    let statuses = vec![Status::Failed, Status::Abandoned];
-    let mut failed = door.newest_runs(RunFilter { statuses, ..RunFilter::default() })?;
-    failed
-        .next()
-        .transpose()?
-        .map(|(_, run)| run)
-        .ok_or_else(|| Failure::missing("no run has failed", "`annals runs` lists the runs of the namespace"))
+    let (run, reason) = door.last_failure()?.ok_or_else(|| {
+        let message = "no run has failed, and none is flagged or escalated";
+        Failure::missing(message, "`annals runs` lists the runs of the namespace")
+    })?;
+    if let Some(reason) = reason {
+        print_note(format_args!("{}: {reason}", printable(&run.id)));
+    }
+    Ok(run)
 }
 
 pub(super) fn run(global: &GlobalArgs, args: &OpenArgs, out: &mut CliOutput) -> CliResult<()> {

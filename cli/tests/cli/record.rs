@@ -320,6 +320,80 @@ fn open_shows_where_a_run_failed() {
     assert!(bench.run("show good@3 --new").failed(1).contains("no model call"));
 }
 
+/// A provider that answers every request with 500.
+fn failing_provider() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let answer =
+                b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 4\r\nconnection: close\r\n\r\ndown";
+            let _ = stream.write_all(answer);
+        }
+    });
+    url
+}
+
+/// A child process of another test inherits the lock file until it executes its program.
+fn await_released(bench: &CliBench) {
+    while bench.run("put released yes").stderr.contains("is writing to") {}
+}
+
+/// A program that ended with 0 although its only model call answered 500 had not failed, so `--last-failed` found
+/// no run. After forks of a failed run it opened the newest fork, not the run that failed in production.
+#[test]
+fn open_last_failed_passes_over_forks_and_takes_flagged_runs() {
+    let bench = CliBench::new();
+    let catches = "import os, urllib.request, urllib.error\n\
+        try: urllib.request.urlopen(os.environ['OPENAI_BASE_URL'] + '/chat/completions', b'{}')\n\
+        except urllib.error.HTTPError: pass";
+    let upstream = failing_provider();
+    let args = ["record", "--run", "outage", "--upstream", &upstream, "--", "python3", "-c", catches];
+    let mut command = bench.command(args);
+    command.env("OPENAI_API_KEY", "k").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+    assert_eq!(ProcessResult::from_output(command.output().unwrap()).code, 0);
+    let [run] = bench.run("runs --json").json().try_into().unwrap();
+    assert_eq!((&run["status"], &run["severity"]), (&"ok".into(), &"flagged".into()));
+    let opened = |line: &str| {
+        let done = bench.run(line);
+        assert_eq!(done.code, 0, "{done:?}");
+        let shown = String::from_utf8(done.stdout).unwrap();
+        (shown.split(':').next().unwrap().to_owned(), done.stderr)
+    };
+    let (name, note) = opened("open --last-failed");
+    assert_eq!(name, "outage");
+    assert!(
+        note.contains("outage: no run has failed: this is the newest flagged or escalated run"),
+        "{note}"
+    );
+    // A fork of it fails, then a run, then another fork.
+    let store = annals::Store::open(bench.path(".annals")).unwrap();
+    let space = store.namespace("default").unwrap();
+    let fork = |of: &str, name: &str| {
+        space.fork(of, 1, false, annals::RunSpec::new(name)).unwrap().end(annals::Status::Failed).unwrap()
+    };
+    fork("outage", "what-if");
+    store.close().unwrap();
+    await_released(&bench);
+    let (name, note) = opened("open --last-failed");
+    assert_eq!(name, "what-if");
+    assert!(note.contains("what-if: only forks and live replays have failed"), "{note}");
+    let good = FakeUpstream::start();
+    assert_eq!(bench.record(&good.url, "production", &["fails", "7"]).code, 7);
+    let store = annals::Store::open(bench.path(".annals")).unwrap();
+    let space = store.namespace("default").unwrap();
+    for name in ["production-1", "production-2"] {
+        let spec = annals::RunSpec::new(name);
+        space.fork("production", 1, false, spec).unwrap().end(annals::Status::Failed).unwrap();
+    }
+    store.close().unwrap();
+    await_released(&bench);
+    let (name, note) = opened("open --last-failed");
+    assert_eq!((name.as_str(), note.as_str()), ("production", ""));
+}
+
 impl CliBench {
     pub(crate) fn fork(&self, args: &[&str], upstream: &str) -> ProcessResult {
         let mut all = vec!["fork", "--upstream", upstream];

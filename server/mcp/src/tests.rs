@@ -145,6 +145,32 @@ fn last_failed_run_names_the_frame() {
     assert_eq!(answer["run"], Value::Null);
 }
 
+/// A flagged run is the answer if none failed, and a fork only if nothing else failed. The agent is told why.
+#[test]
+fn last_failed_run_passes_over_forks_and_takes_flagged_runs() {
+    let bench = McpBench::new();
+    let last = || call(&bench.server(), "last_failed_run", json!({}));
+    let flagged = bench.space.begin_run(RunSpec::new("flagged").severity(Severity::Flagged)).unwrap();
+    flagged.record(Frame::new(Component::Llm, b"{}".as_slice(), b"down".as_slice())).unwrap();
+    flagged.end(Status::Ok).unwrap();
+    bench.record("fine", &["Fine."], Status::Ok);
+    let answer = last();
+    assert_eq!(answer["run"]["run"], "flagged");
+    assert!(answer["chosen_because"].as_str().unwrap().starts_with("no run has failed"), "{answer}");
+    let fork = |of: &str, name: &str| {
+        bench.space.fork(of, 1, false, RunSpec::new(name)).unwrap().end(Status::Failed).unwrap();
+    };
+    fork("fine", "fork-1");
+    let answer = last();
+    assert_eq!(answer["run"]["run"], "fork-1");
+    assert!(answer["chosen_because"].as_str().unwrap().starts_with("only forks"), "{answer}");
+    bench.record("bad", &["It does not exist."], Status::Failed);
+    // More forks than one page of runs.
+    (2..80).for_each(|number| fork("bad", &format!("fork-{number}")));
+    let answer = last();
+    assert_eq!((&answer["run"]["run"], &answer["chosen_because"]), (&json!("bad"), &Value::Null));
+}
+
 #[test]
 fn search_filters_and_pages_through_all_runs() {
     let bench = McpBench::new();

@@ -1,4 +1,4 @@
-//! Views of recorded runs: what a request added and which frame failed (`frame_views`), how two runs differ
+//! Views of recorded runs: what a request added and which frame failed (`frame_views`), which run failed last (`last_failure`), how two runs differ
 //! (`align`), which frames say something (`search`), which step of a failed run is suspect (`suspect`), and memory entries made from runs
 //! (`run_memory`), given by a user (`memory_input`), or as a reader with a profile sees them
 //! (`memory_redaction`). Starts
@@ -8,6 +8,7 @@
 mod align;
 mod frame_view;
 mod frame_views;
+mod last_failure;
 pub mod memory_input;
 pub mod memory_redaction;
 pub mod memory_retention;
@@ -24,3 +25,4 @@ pub use frame_view::{
 pub use frame_views::{
     FailureReport, answer_summary, decoded_answer, failure_report, new_part, new_tool_results, redacted_frame,
 };
+pub use last_failure::{LastFailure, last_failure};

@@ -6,13 +6,13 @@ use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::profiles::Redactor;
 use annals_policy::providers::{ExchangeSummary, Prices};
 use annals_review::suspect::{Transcript, Weights, rank};
-use annals_review::{answer_summary, failure_report, redacted_frame};
+use annals_review::{answer_summary, failure_report, last_failure, redacted_frame};
 use jiff::Timestamp;
 use memchr::memmem;
 use serde_json::{Map, Value, json};
 
 use super::blame::blame_item;
-use super::{CURSOR, RUN, Tool, cursor_place, named_run, newest_run};
+use super::{CURSOR, RUN, Tool, cursor_place, named_run};
 use crate::answer::{Page, clipped, field};
 use crate::arguments::{Arguments, Parameter, ParameterKind, ToolError};
 use crate::store::{McpStore, ToolRight};
@@ -107,7 +107,7 @@ pub(super) const SEARCH_RUNS: Tool = Tool {
 pub(super) const LAST_FAILED_RUN: Tool = Tool {
     name: "last_failed_run",
     title: "Last failed run",
-    description: "Explains the newest run that failed or was abandoned: the frame to look at first, why it is severe, what its request added, its answer, the program's exit code and standard error.",
+    description: "Explains the newest run that failed or was abandoned, else the newest flagged or escalated one: the frame to look at first, why it is severe, what its request added, its answer, the program's exit code and standard error.",
     parameters: &[],
     right: ToolRight::Read,
     run: last_failed_run,
@@ -248,11 +248,15 @@ impl TextSearch {
 }
 
 fn last_failed_run(store: &dyn McpStore, _: &Arguments) -> Result<Value, ToolError> {
-    let filter = RunFilter { statuses: vec![Status::Failed, Status::Abandoned], ..RunFilter::default() };
-    match newest_run(&store.namespace()?, &filter)? {
-        Some(reader) => explain(store, &reader),
-        None => Ok(json!({ "run": null, "why": "no run failed or was abandoned" })),
+    let Some(last) = last_failure(&store.namespace()?)? else {
+        let why = "no run failed or was abandoned, and none is flagged or escalated";
+        return Ok(json!({ "run": null, "why": why }));
+    };
+    let mut answer = explain(store, &last.run)?;
+    if let Some(reason) = last.reason() {
+        answer["chosen_because"] = reason.into();
     }
+    Ok(answer)
 }
 
 fn explain_failure(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolError> {
