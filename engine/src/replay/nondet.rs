@@ -365,30 +365,45 @@ impl Nondet for ReplayingNondet {
     }
 }
 
-/// The negative control: replays the recorded draws, each slightly changed. If a program's check passes with
+/// How far [`DriftingNondet`] moves the clock: a day, 1 h, 2 min, 3 s and some nanoseconds. So a date, a time of day
+/// and each unit of it differ, however coarsely a program prints them.
+const DRIFT_NS: u64 = (86_400 + 3_600 + 120 + 3) * 1_000_000_000 + 456_789_123;
+/// The bits of random numbers that [`DriftingNondet`] changes: the highest, the lowest, and every other one between.
+const DRIFT_BITS: u64 = 0xaaaa_aaaa_aaaa_aaab;
+/// The same of a random byte.
+const DRIFT_BYTE: u8 = 0xab;
+/// The same of a hexadecimal digit.
+const DRIFT_DIGIT: u32 = 0xa;
+/// The places of the version and the variant in a UUID's text (RFC 9562, section 4).
+const UUID_FIXED: [usize; 2] = [14, 19];
+
+/// The negative control: replays the recorded draws, each changed enough to be seen in what a program makes of it:
+/// seconds, dates, numbers from 0 to 1, parts of an id. Times keep their order. If a program's check passes with
 /// it, either the program does not depend on its draws, or the check is worthless.
 #[derive(Debug)]
 pub struct DriftingNondet(pub ReplayingNondet);
 
+fn drifted_digit((place, digit): (usize, char)) -> char {
+    let changed = digit.to_digit(16).filter(|_| !UUID_FIXED.contains(&place));
+    changed.and_then(|value| char::from_digit(value ^ DRIFT_DIGIT, 16)).unwrap_or(digit)
+}
+
 impl Nondet for DriftingNondet {
     fn now_ns(&self) -> Result<u64> {
-        Ok(self.0.now_ns()?.wrapping_add(1))
+        Ok(self.0.now_ns()?.saturating_add(DRIFT_NS))
     }
 
     fn uuid(&self) -> Result<String> {
-        let mut uuid = self.0.uuid()?;
-        let last = if uuid.pop() == Some('0') { '1' } else { '0' };
-        uuid.push(last);
-        Ok(uuid)
+        Ok(self.0.uuid()?.chars().enumerate().map(drifted_digit).collect())
     }
 
     fn random_u64(&self) -> Result<u64> {
-        Ok(self.0.random_u64()? ^ 1)
+        Ok(self.0.random_u64()? ^ DRIFT_BITS)
     }
 
     fn fill(&self, buf: &mut [u8]) -> Result<()> {
         self.0.fill(buf)?;
-        buf.iter_mut().for_each(|byte| *byte ^= 1);
+        buf.iter_mut().for_each(|byte| *byte ^= DRIFT_BYTE);
         Ok(())
     }
 }

@@ -361,6 +361,60 @@ fn draws_are_served_by_kind_and_no_further() {
     assert_eq!(system.fill(&mut vec![0; 2 << 20]).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
+/// The negative control moved the clock by a nanosecond and flipped the lowest bit of a number. A program that sends
+/// seconds, or a number from 0 to 1 made of the upper bits, asked the same again, so its check passed although it
+/// depends on its draws.
+#[test]
+fn negative_control_changes_coarse_uses_of_draws() {
+    fn day(nondet: &dyn Nondet) -> annals::Result<u64> {
+        Ok(nondet.now_ns()? / 1_000_000_000 / 86_400)
+    }
+    fn second_of_minute(nondet: &dyn Nondet) -> annals::Result<u64> {
+        Ok(nondet.now_ns()? / 1_000_000_000 % 60)
+    }
+    fn tenths(nondet: &dyn Nondet) -> annals::Result<u64> {
+        let share = (nondet.random_u64()? >> 11) as f64 / (1_u64 << 53) as f64;
+        Ok((share * 10.0) as u64)
+    }
+    fn first_of_uuid(nondet: &dyn Nondet) -> annals::Result<u64> {
+        Ok(u64::from_str_radix(&nondet.uuid()?[..8], 16).unwrap())
+    }
+    fn upper_bits_of_a_byte(nondet: &dyn Nondet) -> annals::Result<u64> {
+        let mut byte = [0];
+        nondet.fill(&mut byte)?;
+        Ok(u64::from(byte[0] >> 6))
+    }
+    let uses = [day, second_of_minute, tenths, first_of_uuid, upper_bits_of_a_byte];
+    let (_dir, _store, space) = fresh();
+    for (number, used) in uses.into_iter().enumerate() {
+        let name = format!("r{number}");
+        let ask = |calls: &dyn Calls| {
+            let request =
+                format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, used(calls.nondet())?);
+            calls.call(CHAT, request.as_bytes(), b"", || model(&request))
+        };
+        let recorder = recorder(&space, &name);
+        let said = ask(&recorder).unwrap();
+        recorder.finish(Status::Ok).unwrap();
+        let exact = replayer(&space, &name);
+        assert_eq!(ask(&exact).unwrap(), said);
+        assert!(exact.finish().is_faithful());
+        let drifting = replayer(&space, &name).drifting();
+        assert!(ask(&drifting).unwrap_err().is_divergence(), "use {number}");
+    }
+    // Two readings of the clock keep their order and their distance; an id keeps its form.
+    let recorder = recorder(&space, "order");
+    let nondet = recorder.nondet();
+    let times = [nondet.now_ns().unwrap(), nondet.now_ns().unwrap()];
+    nondet.uuid().unwrap();
+    recorder.finish(Status::Ok).unwrap();
+    let drifting = DriftingNondet(ReplayingNondet::new(&space.run("order").unwrap()).unwrap());
+    let drifted = [drifting.now_ns().unwrap(), drifting.now_ns().unwrap()];
+    assert_eq!(drifted[1] - drifted[0], times[1] - times[0]);
+    let uuid = drifting.uuid().unwrap();
+    assert!(uuid.as_bytes()[14] == b'4' && b"89ab".contains(&uuid.as_bytes()[19]), "{uuid}");
+}
+
 #[test]
 fn recording_failure_never_loses_the_answer() {
     let (_dir, _store, space) = fresh();

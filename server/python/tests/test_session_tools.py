@@ -252,6 +252,28 @@ def test_drifting_source_is_caught(store, up):
         agent()
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: int(time.time()) % 60,
+        lambda: int(time.time()) // 86_400,
+        lambda: f"{random.random():.1f}",
+        lambda: uuid.uuid4().hex[:8],
+        lambda: os.urandom(8)[7] >> 6,
+    ],
+)
+def test_drifting_source_changes_coarse_uses(store, up, draw):
+    """It changed the last bits only: what a program rounds or cuts stayed the same, and its check passed."""
+
+    def agent():
+        httpx.post(f"{up.url}/a", json={"said": str(draw())})
+
+    with annals.record("r", store=store):
+        agent()
+    with pytest.raises(annals.Diverged), annals.replay("r", store=store, drifting=True):
+        agent()
+
+
 def test_further_draw_and_missing_draw_diverge(store):
     with annals.record("r", store=store):
         uuid.uuid4()

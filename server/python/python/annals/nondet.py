@@ -85,15 +85,24 @@ def _draw(kind: str, make: Any, encode: Any, decode: Any) -> Any:
     return _drifted(kind, value) if session.drifting else value
 
 
+# As `DriftingNondet` of the engine: a day, 1 h, 2 min, 3 s and some nanoseconds.
+_DRIFT_NS = (86_400 + 3_600 + 120 + 3) * 1_000_000_000 + 456_789_123
+# The highest bit, the lowest, and every other one between: of numbers of 53 bits, of bytes, and of ids without the
+# digits of their version and variant.
+_DRIFT_BITS = 0x15555555555555
+_DRIFT_BYTE = 0xAB
+_DRIFT_UUID = 0xAAAAAAAA_AAAA_0AAA_0AAA_AAAAAAAAAAAB
+
+
 def _drifted(kind: str, value: Any) -> Any:
-    """A value that differs from the recorded one."""
+    """A value that differs from the recorded one, also in seconds, dates, shares of 1 and parts of an id."""
     if kind == "clock":
-        return value + 1_000_000_000
+        return value + _DRIFT_NS
     if kind == "uuid":
-        return _uuid.UUID(int=value.int ^ 1)
+        return _uuid.UUID(int=value.int ^ _DRIFT_UUID)
     if kind == "fill":
-        return bytes([value[0] ^ 1]) + value[1:] if value else value
-    return value ^ 1
+        return bytes(byte ^ _DRIFT_BYTE for byte in value)
+    return value ^ _DRIFT_BITS
 
 
 def time_ns() -> int:
