@@ -513,9 +513,25 @@ test('report opens from disk without a network', async () => {
   assert.match(await ranked.textContent('.timeline a[aria-current]'), /0\.82/);
   assert.match(await ranked.textContent('.frame'), /SK1472 costs 129 euro/);
   assert.equal((await ranked.$$('.inspector .rank')).length, 2);
+  assert.match(await ranked.textContent('.inspector'), /Blame, with 95% intervals/);
   await shot(ranked, 'report-blame');
   await accessible(ranked, 'report with a blame');
   await done(ranked);
+  // A step that was decided early keeps a 97.5% interval: the page called it one of 95%. Rows beyond the twelfth were
+  // cut without a word.
+  const many = Array.from({ length: 15 }, (_, at) => ({ ...rows[at === 0 ? 0 : 1], step: at === 0 ? 4 : 1, stopped_early: at === 0 }));
+  const early = join(daemon.folder, 'early.html');
+  writeFileSync(early, text.replace('"blame":null', `"blame":${JSON.stringify({ state: 'done', rows: many, pairs: [] })}`));
+  const decided = await tab();
+  await decided.goto(`${pathToFileURL(early).href}#/run/timed/4`);
+  await decided.waitForSelector('.inspector svg[aria-label="0.82, 97.5% interval 0.60 to 0.93"]');
+  const inspector = await decided.textContent('.inspector');
+  assert.match(inspector, /Blame, with 95% and 97\.5% intervals/);
+  assert.match(inspector, /decided early \(97\.5% interval\)/);
+  assert.match(inspector, /3 further steps not shown/);
+  assert.equal((await decided.$$('.inspector .rank')).length, 12);
+  await accessible(decided, 'report with a step that was decided early');
+  await done(decided);
   const long = join(daemon.folder, 'real.html');
   const runs = (await daemon.ask('GET', '/v1/runs?count=1000')).runs.filter((run) => run.frames >= 45 && run.frames <= 65);
   if (runs[0]) {

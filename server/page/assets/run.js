@@ -1,5 +1,9 @@
 // A run: its timeline, the chosen frame, and what is known of it.
 
+/// Steps that the ranking shows: of a blame, and of suspicion.
+const BLAME_ROWS_MAX = 12;
+const SUSPECTS_MAX = 8;
+
 class RunView {
   constructor(app, route) {
     Object.assign(this, { app, source: app.source, run: route.parts[1], waiting: 0, play: null });
@@ -164,7 +168,7 @@ class RunView {
     this.blame = blame;
     for (const row of blame?.rows ?? []) {
       const { low, high } = row.interval ?? {};
-      badges.set(row.step, { text: row.flip_rate.toFixed(2), title: `blame: ${row.flip_rate.toFixed(2)} of its forks no longer fail (95%: ${low?.toFixed(2)} to ${high?.toFixed(2)})` });
+      badges.set(row.step, { text: row.flip_rate.toFixed(2), title: `blame: ${row.flip_rate.toFixed(2)} of its forks no longer fail (${intervalLevel(row)}: ${low?.toFixed(2)} to ${high?.toFixed(2)})` });
     }
     if (badges.size) this.timeline.mark(badges);
     if (suspect.length || blame) {
@@ -203,7 +207,7 @@ class RunView {
         h("p", { class: "dim" }, "A heuristic from the record alone."),
         step.signals.slice(0, 5).map((signal) => h("p", {}, `${signal.name}: ${visibleText(signal.why)}`))),
       row && h("section", {}, h("h2", {}, "Blame"), intervalChart(row),
-        h("p", { class: "dim" }, `${row.flip_rate.toFixed(2)} of its perturbed forks no longer fail`)),
+        h("p", { class: "dim" }, `${row.flip_rate.toFixed(2)} of its perturbed forks no longer fail; ${intervalLevel(row)} interval`)),
       this.stateSection(view.seq),
       this.rankingSection(view.seq),
       this.forkSection(view),
@@ -213,14 +217,21 @@ class RunView {
   /// The steps by blame with their intervals, else by suspicion.
   rankingSection(seq) {
     const link = (at) => h("a", { href: this.address(at), "aria-current": at === seq ? "true" : null }, `frame ${at}`);
+    const left = (count, shown) => count > shown && h("p", { class: "dim" }, `${plural(count - shown, "further step")} not shown`);
     if (this.blame?.rows?.length) {
-      return h("section", {}, h("h2", {}, "Blame, with 95% intervals"),
-        this.blame.rows.slice(0, 12).map((row) => h("div", { class: "rank" }, link(row.step), intervalChart(row))),
-        h("p", { class: "dim" }, `share of a step's perturbed forks that no longer fail; ${this.blame.state}`));
+      const { rows, state } = this.blame;
+      const shown = rows.slice(0, BLAME_ROWS_MAX);
+      const levels = [...new Set(shown.map(intervalLevel))].sort((one, other) => parseFloat(one) - parseFloat(other));
+      return h("section", {}, h("h2", {}, `Blame, with ${levels.join(" and ")} intervals`),
+        shown.map((row) => h("div", { class: "rank" }, link(row.step), intervalChart(row),
+          row.stopped_early && h("span", { class: "dim note" }, `decided early (${intervalLevel(row)} interval)`))),
+        left(rows.length, BLAME_ROWS_MAX),
+        h("p", { class: "dim" }, `share of a step's perturbed forks that no longer fail; ${state}`));
     }
     if (!this.suspect?.length) return null;
     return h("section", {}, h("h2", {}, "Suspect steps"),
-      this.suspect.slice(0, 8).map((step) => h("div", { class: "rank" }, link(step.seq), h("span", { class: "dim" }, `${step.score.toFixed(2)} ${visibleText(step.signals[0]?.name ?? "")}`))));
+      this.suspect.slice(0, SUSPECTS_MAX).map((step) => h("div", { class: "rank" }, link(step.seq), h("span", { class: "dim" }, `${step.score.toFixed(2)} ${visibleText(step.signals[0]?.name ?? "")}`))),
+      left(this.suspect.length, SUSPECTS_MAX));
   }
 
   /// What is known of the whole run; in a report also what its making verified.
@@ -408,11 +419,16 @@ class RunView {
   }
 }
 
-/// A rate as a dot and its 95% interval as a line.
+/// The level of a step's interval. A step that was decided early keeps the wider one.
+function intervalLevel(row) {
+  return row.stopped_early ? "97.5%" : "95%";
+}
+
+/// A rate as a dot and its interval as a line.
 function intervalChart(row) {
   const { low, high } = row.interval ?? { low: row.flip_rate, high: row.flip_rate };
   const x = (rate) => 5 + rate * 160;
-  return svg("svg", { width: 216, height: 20, role: "img", "aria-label": `${row.flip_rate.toFixed(2)}, 95% interval ${low.toFixed(2)} to ${high.toFixed(2)}` },
+  return svg("svg", { width: 216, height: 20, role: "img", "aria-label": `${row.flip_rate.toFixed(2)}, ${intervalLevel(row)} interval ${low.toFixed(2)} to ${high.toFixed(2)}` },
     svg("line", { class: "edge", x1: x(0), x2: x(0), y1: 4, y2: 16 }), svg("line", { class: "edge", x1: x(1), x2: x(1), y1: 4, y2: 16 }),
     svg("line", { class: "interval", x1: x(low), x2: x(high), y1: 10, y2: 10 }),
     svg("circle", { class: "dot", cx: x(row.flip_rate), cy: 10, r: 4 }),
