@@ -321,6 +321,7 @@ fn open_shows_where_a_run_failed() {
 }
 
 /// A provider that answers every request with 500.
+#[expect(clippy::disallowed_methods, reason = "a thread of the test")]
 fn failing_provider() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

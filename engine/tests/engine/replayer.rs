@@ -101,7 +101,8 @@ fn changed_agent_diverges_at_first_step_naming_fields() {
     let text = error.to_string();
     assert!(text.contains("$.messages[0].content") && text.contains("$.seed"), "{text}");
     let receipt = replayer.finish();
-    assert_eq!((receipt.exact, receipt.changed), (0, 1));
+    // Most of this short request is draws, and all differ: no recorded call is similar to it.
+    assert_eq!((receipt.exact, receipt.changed, receipt.unrecorded), (0, 0, 1));
     assert!(!receipt.is_faithful() && receipt.undrawn > 0, "{receipt}");
 }
 
