@@ -428,7 +428,8 @@ fn checks_lookups_and_reason_stats_become_inputs() {
     assert!(refused(&writer, "check_guardrails", json!({})).contains("description"));
 }
 
-/// A decision with many inputs and steps is longer than an answer may be.
+/// A decision with many inputs and steps is longer than an answer may be. A query that found one was refused as a bug in
+/// annals.
 #[test]
 fn long_decision_fits_an_answer() {
     let bench = McpBench::new();
@@ -441,6 +442,10 @@ fn long_decision_fits_an_answer() {
     let kept = found["deliberation"]["inputs"].as_array().unwrap().len();
     assert!(kept > 0 && found["left_out"] == 200 - kept, "{kept} {}", found["left_out"]);
     assert!(found.to_string().len() + DATA_NOTICE.len() <= ANSWER_BYTES_MAX);
+    let found = call(&bench.server(), "query_decisions", json!({ "include_deliberation": true }));
+    let found = &found["decisions"][0];
+    let kept = found["deliberation"]["inputs"].as_array().unwrap().len();
+    assert!(found["id"] == id && kept > 0 && found["left_out"] == 200 - kept, "{kept} {}", found["left_out"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use annals_diagnostics::{Diagnostics, LessonFilter};
 use serde_json::{Map, Value, json};
 
 use super::Tool;
-use crate::answer::{Page, field, fitted, shown};
+use crate::answer::{OBJECT_BYTES_MAX, PAGE_BYTES, Page, field, fitted, shown};
 use crate::arguments::{Arguments, Parameter, ParameterKind, ToolError};
 use crate::store::{McpStore, ToolRight};
 
@@ -307,6 +307,9 @@ fn query_decisions(store: &dyn McpStore, arguments: &Arguments) -> Result<Value,
     let Value::Array(found) = found else { return Ok(answer) };
     let (mut page, mut left_out) = (Page::default(), 0);
     for decision in found {
+        let id = decision["id"].clone();
+        let decision = fitted(decision, PAGE_BYTES)
+            .unwrap_or_else(|| json!({ "id": id, "why": "it is too long for an answer" }));
         left_out += usize::from(left_out > 0 || !page.push(decision));
     }
     answer["decisions"] = page.into_items().into();
@@ -325,7 +328,7 @@ fn get_decision(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, To
     let Some(answer) = store.decisions(Method::GetDecision, &params.to_string())? else {
         return Err(ToolError("no decision was recorded".to_owned()));
     };
-    fitted(read_answer(store, &answer)?).ok_or_else(|| {
+    fitted(read_answer(store, &answer)?, OBJECT_BYTES_MAX).ok_or_else(|| {
         ToolError("the decision is too long for an answer: `annals decision ID --json` prints it".to_owned())
     })
 }
@@ -337,7 +340,7 @@ fn check_guardrails(store: &dyn McpStore, arguments: &Arguments) -> Result<Value
     }
     params.extend(arguments.share("confidence").map(|share| ("confidence".to_owned(), share.into())));
     match store.decisions(Method::CheckGuardrails, &Value::Object(params).to_string())? {
-        Some(answer) => fitted(read_answer(store, &answer)?)
+        Some(answer) => fitted(read_answer(store, &answer)?, OBJECT_BYTES_MAX)
             .ok_or_else(|| ToolError("the violated guardrails are too long for an answer".to_owned())),
         // To set a guardrail makes the keyspaces of decisions, so there is no guardrail either.
         None => Ok(json!({ "allowed": true, "violations": [], "warnings": [], "evaluated": 0 })),
