@@ -52,6 +52,10 @@ def changed(text):
         print(answer.status, json.loads(answer.read()).get("choices"))
 
 
+def first_of_changed():
+    print(ask("/chat/completions", chat("one", temperature=0.5)).status)
+
+
 def headed(value):
     answer = ask("/chat/completions", chat("one"), headers={"anthropic-beta": value, "x-trace": value})
     print(answer.status, json.loads(answer.read()).get("choices"))

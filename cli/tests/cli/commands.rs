@@ -348,7 +348,7 @@ fn fork_reports_a_replaced_answer_whose_request_never_came() {
     says(&other, &["DIVERGED at step 2", "NOT EDITED: --response", "never came", "tail recorded 1"]);
     assert_eq!(upstream.asked(), asked + 1);
     // A program that ends before the point.
-    let early = bench.fork(&[&["r@2", "early"], &swapped[..], &["headed", "x"]].concat(), &upstream.url);
+    let early = bench.fork(&[&["r@2", "early"], &swapped[..], &["first_of_changed"]].concat(), &upstream.url);
     assert_eq!(early.code, 3, "{early:?}");
     says(&early, &["NOT EDITED: --response", "prefix replayed 1, tail recorded 0"]);
     // Without a live call after the point, no key is needed.
