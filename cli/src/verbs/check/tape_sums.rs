@@ -24,7 +24,8 @@ pub(super) type TapeSums = BTreeMap<String, String>;
 /// Reads the sums of a folder; `None` if it has none.
 pub(super) fn read(folder: &Path) -> CliResult<Option<TapeSums>> {
     let path = folder.join(FILE);
-    if !path.exists() {
+    // A dangling link or a folder that cannot be searched is no absence: the tapes would pass without a comparison.
+    if path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         return Ok(None);
     }
     let bytes = input::read_small(&path, BYTES_MAX)?;
@@ -78,7 +79,7 @@ pub(super) fn name_of(folder: &Path, tape: &Path) -> CliResult<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{name_of, parse};
+    use super::{FILE, name_of, parse, read};
     use std::path::Path;
 
     #[test]
@@ -96,6 +97,16 @@ mod tests {
             let refused = parse(&text).unwrap_err();
             assert!(refused.starts_with(why), "{refused}");
         }
+    }
+
+    /// Sums that could not be read counted as none, and the check ended with 0.
+    #[cfg(unix)]
+    #[test]
+    fn sums_that_are_a_dangling_link_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(read(dir.path()).unwrap().is_none());
+        std::os::unix::fs::symlink("nowhere", dir.path().join(FILE)).unwrap();
+        assert!(read(dir.path()).is_err());
     }
 
     #[test]

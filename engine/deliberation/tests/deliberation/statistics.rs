@@ -74,7 +74,7 @@ fn steps_inputs_sources_and_convergence_go_with_outcomes() {
 /// Steps that annals adds after those of the agent made a late convergence an early one: two queries before the
 /// decision, or two thoughts after it, turned analysis into intuition.
 #[test]
-fn captured_calls_and_later_thoughts_do_not_hasten_a_convergence() {
+fn steps_added_by_annals_do_not_hasten_a_convergence() {
     let bench = Bench::new();
     let trace = json!({
         "inputs": [{ "id": "i1", "text": "t" }],

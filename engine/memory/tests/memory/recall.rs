@@ -555,7 +555,7 @@ fn prompt_text_picks_largest_projection_that_fits() {
     assert_eq!(with(both(commits) - 4), all[2], "only one hit fits, in a longer projection");
     assert_eq!(with(tokens(commits)), all[1]);
     assert_eq!(with(tokens(commits) - 4), "", "nothing is cut");
-    // Whoever asked for a short projection got the full one, because it fitted.
+    // A query for the narrative got the full projection, because that fitted.
     let asked = |units: usize| prompt_text(&hits, Some(Projection::Narrative), Some(units / 4));
     assert_eq!(asked(both(full)), twice(&all[2]));
     assert_eq!(asked(both(narrative) - 4), twice(&all[1]));
