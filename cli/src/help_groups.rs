@@ -33,8 +33,8 @@ const GROUPS: [(&str, &[&str]); 8] = [
     (
         "Store upkeep:",
         &[
-            "init", "stats", "doctor", "retain", "pin", "unpin", "forget", "compact", "backup", "restore",
-            "repair",
+            "init", "stats", "doctor", "retain", "pin", "unpin", "flag", "unflag", "forget", "compact",
+            "backup", "restore", "repair",
         ],
     ),
     ("Servers:", &["serve", "token", "mcp"]),

@@ -76,10 +76,10 @@ pub mod runs {
 
     pub use crate::ids::Link;
     pub use crate::trace::{
-        BLAME_TAG, Component, DroppedRun, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, FrameInput,
-        Frames, INGESTED_TAG, LlmFrame, OpenFrame, Pin, RUN_NAME_BYTES_MAX, RecordedFrame, ResumedRun, Run,
-        RunBatch, RunFilter, RunInfo, RunOrder, RunPage, RunReader, RunSpec, Severity, Snapshot, Status,
-        ToolFrame, VerifyCounts,
+        BLAME_TAG, Component, DroppedRun, ENDED_RUNS_MAX, Ending, Flag, ForkPoint, Frame, FrameInfo,
+        FrameInput, Frames, INGESTED_TAG, LlmFrame, OpenFrame, Pin, RUN_NAME_BYTES_MAX, RecordedFrame,
+        ResumedRun, Run, RunBatch, RunFilter, RunInfo, RunOrder, RunPage, RunReader, RunSpec, Severity,
+        Snapshot, Status, ToolFrame, VerifyCounts,
     };
     #[doc(hidden)]
     pub use crate::trace::{DropHold, RunBelonging};

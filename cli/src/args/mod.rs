@@ -34,7 +34,7 @@ pub(crate) use read::{
 };
 pub(crate) use record::{AttachArgs, NewRunArgs, RecordArgs};
 pub(crate) use replay::{DivergenceArg, DriftArgs, ForkArgs, ReplayArgs, TimingArg};
-pub(crate) use retain::{ForgetArgs, PinArgs, RetainArgs, UnpinArgs};
+pub(crate) use retain::{FlagArgs, ForgetArgs, PinArgs, RetainArgs, UnflagArgs, UnpinArgs};
 pub(crate) use serve::{LogFormatArg, McpArgs, ServeArgs, TokenAddArgs, TokenRotateArgs, TokenVerb};
 pub(crate) use shared::{
     CacheArg, IdentityArgs, InputArgs, LingerArgs, LiveArgs, NetworkArgs, NetworkScopeArg, ProfileArgs,
@@ -175,6 +175,10 @@ pub(crate) enum Verb {
     Pin(PinArgs),
     /// Remove the pin of a run
     Unpin(UnpinArgs),
+    /// Flag or escalate a run, also after its end
+    Flag(FlagArgs),
+    /// Remove the flag of a run
+    Unflag(UnflagArgs),
     /// Drop a run, a key or a stored blob now, and list what still holds its bytes
     Forget(ForgetArgs),
     /// Diagnose the store and say what to do; changes nothing. With --agent: say which calls of a program can

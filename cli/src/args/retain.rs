@@ -1,4 +1,4 @@
-//! Verbs that decide how long runs stay: `retain`, `pin`, `unpin` and `forget`.
+//! Verbs that decide how long runs stay: `retain`, `pin`, `unpin`, `flag`, `unflag` and `forget`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -35,6 +35,28 @@ pub(crate) struct PinArgs {
 #[derive(Debug, Args)]
 pub(crate) struct UnpinArgs {
     /// Run to unpin
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The built-in policy keeps flagged and escalated runs 90 days after their end; sampling never drops them. `annals pin` keeps a run for ever. \
+What was recorded stays as it is: the flag is beside it, and goes with the run."
+)]
+pub(crate) struct FlagArgs {
+    /// Run to flag, open or ended
+    pub(crate) run: String,
+    /// Reason for the flag
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) why: String,
+    /// Escalate the run: the severity `escalated` instead of `flagged`
+    #[arg(long)]
+    pub(crate) escalate: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UnflagArgs {
+    /// Run whose flag to remove; its recorded severity stays
     pub(crate) run: String,
 }
 

@@ -1,7 +1,7 @@
-//! What stays and what goes: policies, pins, forgetting.
+//! What stays and what goes: policies, pins, flags, forgetting.
 
 use annals::{
-    RunUid,
+    RunUid, Severity,
     retention::{RetentionPlan, RetentionPolicy, RetentionReport, RunRemnants},
     runs::DroppedRun,
     upkeep::CompactOptions,
@@ -64,6 +64,16 @@ impl StoreAccess {
     /// Removes the pin of a run. Returns whether the run was pinned.
     pub(crate) fn unpin(&self, run: &str) -> CliResult<bool> {
         self.namespace()?.unpin(run).map_err(engine_failure)
+    }
+
+    /// Flags a run.
+    pub(crate) fn flag(&self, run: &str, severity: Severity, why: &str) -> CliResult<()> {
+        self.namespace()?.flag(run, severity, why).map(drop).map_err(engine_failure)
+    }
+
+    /// Removes the flag of a run. Returns whether the run was flagged.
+    pub(crate) fn unflag(&self, run: &str) -> CliResult<bool> {
+        self.namespace()?.unflag(run).map_err(engine_failure)
     }
 
     /// Whether entries in memory or forks of its blame have outlived a run of this name.

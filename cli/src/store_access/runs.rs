@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use annals::runs::{ForkPoint, RunFilter, RunOrder};
+use annals::runs::{Flag, ForkPoint, RunFilter, RunOrder};
 use annals::{Error, ErrorKind, Namespace, RecordedFrame, RunInfo, RunReader, RunUid, tape::REDACTED_TAG};
 use annals_server::{
     Alignment, FailureReport, FrameDifference, Origin, RunUsage, UnrecordedTraffic, profiles::Redactor,
@@ -32,6 +32,8 @@ pub(crate) struct RunRow {
     pub(crate) ended_ns: Option<u64>,
     /// The reason of its pin, if it is pinned.
     pub(crate) pinned: Option<String>,
+    /// The reason of its flag, if a person has flagged it. `severity` counts it.
+    pub(crate) flagged: Option<String>,
     /// Where it was forked.
     pub(crate) forked_from: Option<ForkPoint>,
 }
@@ -61,9 +63,9 @@ pub(crate) struct FrameRow {
 impl StoreAccess {
     pub(crate) fn runs(&self) -> CliResult<impl Iterator<Item = CliResult<RunRow>>> {
         let space = self.namespace()?;
-        let pins = self.pins(&space)?;
+        let marks = RunMarks::of(&space)?;
         let runs = space.runs().map_err(engine_failure)?;
-        Ok(runs.map(move |run| run.map(|info| pinned_row(&info, &pins)).map_err(engine_failure)))
+        Ok(runs.map(move |run| run.map(|info| marks.row(&info)).map_err(engine_failure)))
     }
 
     /// Returns the runs that a filter selects, newest first. Reads them a page at a time.
@@ -72,7 +74,7 @@ impl StoreAccess {
         filter: RunFilter,
     ) -> CliResult<impl Iterator<Item = CliResult<(RunReader, RunRow)>>> {
         let space = self.namespace()?;
-        let pins = self.pins(&space)?;
+        let marks = RunMarks::of(&space)?;
         let (mut after, mut ended) = (None, false);
         let pages = std::iter::from_fn(move || {
             if ended {
@@ -91,14 +93,14 @@ impl StoreAccess {
         });
         Ok(pages.flatten().map(move |run| {
             let reader = run?;
-            let row = pinned_row(reader.info(), &pins);
+            let row = marks.row(reader.info());
             Ok((reader, row))
         }))
     }
 
     pub(crate) fn run(&self, id: &str) -> CliResult<RunRow> {
         let reader = self.reader(id)?;
-        Ok(pinned_row(reader.info(), &self.pins(&self.namespace()?)?))
+        Ok(RunMarks::of(&self.namespace()?)?.row(reader.info()))
     }
 
     /// The run that failed last by the rule of [`annals_server::last_failure`], and why another run was chosen.
@@ -107,7 +109,7 @@ impl StoreAccess {
         let Some(last) = annals_server::last_failure(&space).map_err(engine_failure)? else {
             return Ok(None);
         };
-        Ok(Some((pinned_row(last.run.info(), &self.pins(&space)?), last.reason())))
+        Ok(Some((RunMarks::of(&space)?.row(last.run.info()), last.reason())))
     }
 
     /// Returns the run with this name. If no run has this name, `last` is the newest run, and an unambiguous
@@ -138,11 +140,6 @@ impl StoreAccess {
                 Err(Failure::missing(message, "write a longer part of the name"))
             }
         }
-    }
-
-    fn pins(&self, space: &Namespace) -> CliResult<BTreeMap<RunUid, String>> {
-        let pins = space.pins().map_err(engine_failure)?;
-        Ok(pins.into_iter().map(|pin| (pin.uid, pin.why)).collect())
     }
 
     /// Models, tokens and cost of a run.
@@ -274,12 +271,33 @@ pub(crate) fn run_row(info: &RunInfo) -> RunRow {
         started_ns: info.started_ns,
         ended_ns: info.ended_ns,
         pinned: None,
+        flagged: None,
         forked_from: info.parent.clone(),
     }
 }
 
-fn pinned_row(info: &RunInfo, pins: &BTreeMap<RunUid, String>) -> RunRow {
-    RunRow { pinned: pins.get(&info.uid).cloned(), ..run_row(info) }
+/// What people say of runs, beside what was recorded.
+struct RunMarks {
+    pins: BTreeMap<RunUid, String>,
+    flags: BTreeMap<RunUid, Flag>,
+}
+
+impl RunMarks {
+    fn of(space: &Namespace) -> CliResult<Self> {
+        let pins = space.pins().map_err(engine_failure)?.into_iter().map(|pin| (pin.uid, pin.why)).collect();
+        let flags = space.flags().map_err(engine_failure)?.into_iter().map(|flag| (flag.uid, flag)).collect();
+        Ok(Self { pins, flags })
+    }
+
+    fn row(&self, info: &RunInfo) -> RunRow {
+        let flag = self.flags.get(&info.uid);
+        RunRow {
+            severity: Flag::raise(flag, info.severity).name(),
+            pinned: self.pins.get(&info.uid).cloned(),
+            flagged: flag.map(|flag| flag.why.clone()),
+            ..run_row(info)
+        }
+    }
 }
 
 fn frame_row(frame: RecordedFrame) -> FrameRow {

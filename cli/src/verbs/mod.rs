@@ -93,6 +93,8 @@ pub(crate) fn run(cli: &Cli) -> CliResult<()> {
         Verb::Retain(args) => retain::retain(global, args, &mut out),
         Verb::Pin(args) => retain::pin(global, args, &mut out),
         Verb::Unpin(args) => retain::unpin(global, args, &mut out),
+        Verb::Flag(args) => retain::flag(global, args, &mut out),
+        Verb::Unflag(args) => retain::unflag(global, args, &mut out),
         Verb::Forget(args) => retain::forget(global, args, &mut out),
         Verb::Doctor(args) if args.agent => inspect::run(&args.command, &mut out),
         Verb::Doctor(_) => upkeep::doctor(global, &mut out),

@@ -1,16 +1,17 @@
-//! `annals retain`, `pin`, `unpin` and `forget`: keep and drop runs. The process that holds the store, a daemon
+//! `annals retain`, `pin`, `unpin`, `flag`, `unflag` and `forget`: keep and drop runs. The process that holds the store, a daemon
 //! or a recorder, does the work; else this process does.
 
 use std::path::Path;
 
 use annals::{
+    Severity,
     retention::{RetentionPolicy, RetentionReport, parse_duration_ns},
     upkeep::CompactOptions,
 };
 use annals_server::{ExpiredCounts, ForgetTarget, POLICY_BYTES_MAX, parse_policy};
 use serde_json::{Value, json};
 
-use crate::args::{ForgetArgs, GlobalArgs, PinArgs, RetainArgs, UnpinArgs};
+use crate::args::{FlagArgs, ForgetArgs, GlobalArgs, PinArgs, RetainArgs, UnflagArgs, UnpinArgs};
 use crate::failure::{CliResult, Failure, FailureCode};
 use crate::input;
 use crate::locate;
@@ -196,7 +197,7 @@ fn print_summary(
     let Some(expired) = done else { return out.line(format_args!("to be dropped: {what}")) };
     if report.held > 0 {
         let held = plural(report.held, "run");
-        out.line(format_args!("{held} stayed, because they were pinned or forked meanwhile"))?;
+        out.line(format_args!("{held} stayed, because they were pinned, flagged or forked meanwhile"))?;
     }
     if expired != ExpiredCounts::default() {
         let (keys, answers) = (plural(expired.keys, "key"), plural(expired.answers, "cached answer"));
@@ -246,6 +247,52 @@ pub(super) fn unpin(global: &GlobalArgs, args: &UnpinArgs, out: &mut CliOutput) 
         return out.object(&json!({ "unpinned": run }));
     }
     out.line(format_args!("unpinned {}", printable(&run)))
+}
+
+pub(super) fn flag(global: &GlobalArgs, args: &FlagArgs, out: &mut CliOutput) -> CliResult<()> {
+    let root = locate::store(global.store.as_deref());
+    let run = StoreAccess::open_to_read(&root, &global.namespace)?.run(&args.run)?.id;
+    let severity = if args.escalate { Severity::Escalated } else { Severity::Flagged };
+    let words = [
+        b"RUN.FLAG".as_slice(),
+        run.as_bytes(),
+        args.why.as_bytes(),
+        b"SEVERITY",
+        severity.name().as_bytes(),
+    ];
+    if let AskedStore::Opened(door) = ask_in_namespace(&root, global, &words)? {
+        door.flag(&run, severity, &args.why)?;
+        door.close()?;
+    }
+    if out.json {
+        return out.object(&json!({ "flagged": run, "severity": severity.name(), "why": args.why }));
+    }
+    out.line(format_args!("{} {}", severity.name(), printable(&run)))
+}
+
+pub(super) fn unflag(global: &GlobalArgs, args: &UnflagArgs, out: &mut CliOutput) -> CliResult<()> {
+    let root = locate::store(global.store.as_deref());
+    let row = StoreAccess::open_to_read(&root, &global.namespace)?.run(&args.run)?;
+    let run = row.id;
+    if row.flagged.is_none() {
+        let message = match row.severity {
+            "flagged" | "escalated" => {
+                format!("run `{run}` was recorded as {}; nobody has flagged it since", row.severity)
+            }
+            _ => format!("run `{run}` is not flagged"),
+        };
+        return Err(Failure::missing(message, "`annals runs --severity flagged` lists the flagged runs"));
+    }
+    // A holder that went away may have removed the flag before it replied.
+    let words = [b"RUN.UNFLAG".as_slice(), run.as_bytes()];
+    if let AskedStore::Opened(door) = ask_in_namespace(&root, global, &words)? {
+        door.unflag(&run)?;
+        door.close()?;
+    }
+    if out.json {
+        return out.object(&json!({ "unflagged": run }));
+    }
+    out.line(format_args!("unflagged {}", printable(&run)))
 }
 
 /// Forgets what is left of a run that was dropped: its entries in memory, and forks of its blame.

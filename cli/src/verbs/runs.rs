@@ -200,6 +200,9 @@ pub(super) fn run_fields(run: &RunRow, used: Option<&RunUsage>) -> Map<String, V
     if let Some(why) = &run.pinned {
         put("pinned", json!(why));
     }
+    if let Some(why) = &run.flagged {
+        put("flagged", json!(why));
+    }
     if let Some(from) = &run.forked_from {
         put("forked_from", json!({ "run": from.run, "at": from.at, "seq": from.shared }));
     }

@@ -122,6 +122,9 @@ fn show_run(
     if let Some(why) = &run.pinned {
         out.line(format_args!("pinned: {}", printable(why)))?;
     }
+    if let Some(why) = &run.flagged {
+        out.line(format_args!("flagged: {}", printable(why)))?;
+    }
     if let Some(redactor) = redactor {
         let name = redactor.profile().name();
         out.line(format_args!("redacted by profile {name}: not what was recorded"))?;

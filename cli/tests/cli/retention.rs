@@ -180,6 +180,40 @@ fn pin_keeps_a_run_until_unpinned() {
     bench.run("pin a --why late").failed(4);
 }
 
+/// A run that had ended could only be pinned, for ever: nobody could say that it should be looked at.
+#[test]
+fn person_flags_a_run_that_has_ended() {
+    let bench = recorded();
+    bench.run_args(["forget", "b", "--why", "it failed"]).ok();
+    let before = bench.run("show a --json").json()[0].clone();
+    assert_eq!(before["severity"], "normal");
+    assert_eq!(bench.run_args(["flag", "a", "--why", "an odd answer"]).text(), "flagged a\n");
+    assert!(bench.run("show a").text().starts_with("a: ok, flagged"), "{}", bench.run("show a").text());
+    let text = bench.run_args(["flag", "a", "--why", "a customer asked", "--escalate"]).text();
+    assert_eq!(text, "escalated a\n");
+    assert!(bench.run("show a").text().contains("flagged: a customer asked"));
+    let shown = bench.run("show a --json").json()[0].clone();
+    assert_eq!((&shown["severity"], &shown["flagged"]), (&"escalated".into(), &"a customer asked".into()));
+    assert_eq!(shown["fingerprint"], before["fingerprint"], "what was recorded stays");
+    assert!(bench.run("runs --severity escalated").text().contains("escalated"));
+    assert_eq!(bench.run("runs --severity normal").text(), bench.run("runs --severity debug").text());
+    let opened = bench.run("open --last-failed --text");
+    let (code, told) = (opened.code, opened.stderr.clone());
+    assert!(code == 0 && told.contains("no run has failed"), "{told}");
+    assert!(String::from_utf8_lossy(&opened.stdout).contains("a: ok, escalated"));
+    bench.run("verify").ok();
+    bench.run("retain --at +89d").ok();
+    assert_eq!(runs(&bench), ["a"], "flagged runs stay for 90 days, others for 7");
+    assert_eq!(bench.run("unflag a").text(), "unflagged a\n");
+    assert!(bench.run("unflag a").failed(4).contains("run `a` is not flagged"));
+    bench.run("flag nobody --why x").failed(4);
+    assert_eq!(bench.run("flag a").code, 2);
+    bench.run_args(["flag", "a", "--why", ""]).failed(1);
+    bench.run("retain --at +8d").ok();
+    assert!(runs(&bench).is_empty());
+    bench.run("flag a --why late").failed(4);
+}
+
 #[test]
 fn forget_erases_at_once_and_lists_remaining_holders() {
     let bench = recorded();
@@ -243,6 +277,10 @@ fn daemon_runs_retention_commands_and_logs_them() {
     assert!(bench.run("forget b --why asked").failed(1).contains("is pinned"));
     bench.run("unpin b").ok();
     assert!(bench.run("unpin b").failed(4).contains("not pinned"));
+    bench.run_args(["flag", "b", "--why", "odd", "--escalate"]).ok();
+    assert_eq!(bench.run("show b --json").json()[0]["severity"], "escalated");
+    bench.run("unflag b").ok();
+    bench.run("unflag b").failed(4);
     bench.run_args(["forget", "b", "--why", "asked for"]).ok();
     bench.run("show b").failed(4);
     bench.write("wrong.toml", "[[rule]]\npinned = true\nkeep = \"0d\"\n");
@@ -253,12 +291,17 @@ fn daemon_runs_retention_commands_and_logs_them() {
     // The store's record of operations names a run by its number, so the forgotten name is nowhere in it.
     let frames = bench.run("--namespace annals replay --all --json").json();
     let words: Vec<String> = frames.iter().map(|frame| frame["input"].as_str().unwrap().to_owned()).collect();
-    for (words, done) in
-        words.iter().zip(["RUN.PIN\",\"2", "STORE.RETAIN", "RUN.UNPIN\",\"2", "RUN.DROP\",\"2\",\"asked for"])
-    {
+    for (words, done) in words.iter().zip([
+        "RUN.PIN\",\"2",
+        "STORE.RETAIN",
+        "RUN.UNPIN\",\"2",
+        "RUN.FLAG\",\"2",
+        "RUN.UNFLAG\",\"2",
+        "RUN.DROP\",\"2\",\"asked for",
+    ]) {
         assert!(words.contains(done), "{words}");
     }
-    assert_eq!(words.len(), 4);
+    assert_eq!(words.len(), 6);
 }
 
 #[test]

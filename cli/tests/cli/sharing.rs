@@ -273,6 +273,9 @@ fn upkeep_works_beside_recorders() {
     bench.run_args(["pin", "old", "--why", "evidence"]).ok();
     assert_eq!(bench.run("unpin old").code, 0);
     bench.run("unpin old").failed(4);
+    bench.run_args(["flag", "old", "--why", "odd"]).ok();
+    assert_eq!(bench.run("show old --json").json()[0]["flagged"], "odd");
+    assert_eq!(bench.run("unflag old").code, 0);
     bench.run_args(["forget", "nobody", "--why", "x"]).failed(4);
     let forgotten = bench.run_args(["forget", "old", "--why", "asked"]).text();
     assert!(forgotten.contains("forgotten"), "{forgotten}");

@@ -7,7 +7,7 @@
 //! retention drops it, and is deleted when the run is forgotten or replaced. A *numbered* one ends with its number in an index
 //! of its keyspace, which is noted as removed in the commit that deletes it.
 //!
-//! Invariant: every belonging of a run has a link. A link is therefore written before its belonging, under
+//! Invariant: every belonging of a run has a link. A link is therefore written with its belonging or before it, under
 //! the lock that dropping takes. A link without a belonging does no harm. The commit that drops or replaces a
 //! run deletes its links and its belongings; lasting ones keep their links when retention drops the run.
 
@@ -69,7 +69,10 @@ pub(crate) type DeletedKey = (Keyspace, Vec<u8>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BelongingScope {
     /// Those that end with the run's frames: retention drops the run.
-    Passing,
+    Passing {
+        /// When the policy began to judge the run.
+        judged_ns: u64,
+    },
     /// All of them: the run is forgotten or replaced.
     All,
 }
@@ -119,20 +122,22 @@ impl Namespace {
         }
         batch.commit()?;
         let written = write()?;
-        // Replacing a run takes no lock: if this run was replaced meanwhile, its new belongings are deleted
-        // here.
-        if let Err(gone) = self.check_living(uid) {
-            let core = self.store.core();
-            let mut writer = BatchWriter::new(core, self.id)?;
-            let mut belongings = Belongings::open(core, self.id)?;
-            belongings.delete(uid, BelongingScope::All, &mut writer)?;
-            if let Some((_, ticket)) = writer.submit_awaited(core.options.durability)? {
-                ticket.wait()?;
-            }
-            belongings.finish();
-            return Err(gone);
-        }
+        self.delete_if_replaced(uid)?;
         Ok(written)
+    }
+
+    /// Replacing a run takes no lock: if this run was replaced meanwhile, its new belongings are deleted here.
+    fn delete_if_replaced(&self, uid: RunUid) -> Result<()> {
+        let Err(gone) = self.check_living(uid) else { return Ok(()) };
+        let core = self.store.core();
+        let mut writer = BatchWriter::new(core, self.id)?;
+        let mut belongings = Belongings::open(core, self.id)?;
+        belongings.delete(uid, BelongingScope::All, &mut writer)?;
+        if let Some((_, ticket)) = writer.submit_awaited(core.options.durability)? {
+            ticket.wait()?;
+        }
+        belongings.finish();
+        Err(gone)
     }
 
     /// Sets a key as a belonging of a run, in a keyspace that keeps the latest values. The commit that drops
@@ -150,18 +155,34 @@ impl Namespace {
         value: Vec<u8>,
         deadline: Option<(DeadlineKind, u64)>,
     ) -> Result<()> {
+        self.put_belonging(uid, (keyspace, key), value, deadline, self.store.core().options.durability)
+    }
+
+    /// Like [`Namespace::put_with_run`], with this durability. One commit has the key and its link.
+    pub(crate) fn put_belonging(
+        &self,
+        uid: RunUid,
+        (keyspace, key): (&str, &[u8]),
+        value: Vec<u8>,
+        deadline: Option<(DeadlineKind, u64)>,
+        durability: Durability,
+    ) -> Result<()> {
         let core = self.store.core();
         // The run's first batch may be queued and not in the index yet.
         core.log()?.queue.barrier(core.index.visible())?;
+        let links = self.keyspace(BELONGINGS, History::Latest)?;
+        let named = self.keyspace(keyspace, History::Latest)?;
         let belonging = RunBelonging { keyspace, key, is_lasting: false, is_numbered: false };
-        self.write_with_run(uid, &[belonging], || {
-            let mut batch = self.batch();
-            batch.put(&self.keyspace(keyspace, History::Latest)?, key, value);
-            if let Some((kind, ms)) = deadline {
-                self.deadlines()?.add(&mut batch, kind, ms, key);
-            }
-            batch.commit().map(drop)
-        })
+        let _forking = lock(&self.store.recording().forking);
+        let run = self.check_living(uid)?;
+        let mut batch = self.batch();
+        batch.put(&links, &link_key(uid, keyspace, key), link_value(&belonging, &run));
+        batch.put(&named, key, value);
+        if let Some((kind, ms)) = deadline {
+            self.deadlines()?.add(&mut batch, kind, ms, key);
+        }
+        batch.submit_with(durability)?.wait()?;
+        self.delete_if_replaced(uid)
     }
 
     /// Deletes the lasting belongings of runs of this name that retention dropped. Returns those runs, the one that was
@@ -283,7 +304,7 @@ impl<'a> Belongings<'a> {
         for found in links.scan(ScanRange::prefix(&uid.0.to_be_bytes())) {
             let (found, value) = found?;
             let flags = value.first().copied().unwrap_or_default();
-            if scope == BelongingScope::Passing && flags & LASTING != 0 {
+            if scope != BelongingScope::All && flags & LASTING != 0 {
                 continue;
             }
             let mut parts = found.get(8..).unwrap_or_default().splitn(2, |byte| *byte == 0);

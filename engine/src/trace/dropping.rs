@@ -122,6 +122,8 @@ pub(crate) enum DropBlocker {
     Open,
     Pinned,
     Forking,
+    /// A person flagged it after the policy judged it.
+    Flagged,
 }
 
 impl DropBlocker {
@@ -130,6 +132,7 @@ impl DropBlocker {
             Self::Open => format!("{what} is open: end it first"),
             Self::Pinned => format!("{what} is pinned: unpin it first"),
             Self::Forking => format!("a fork of {what} is about to begin: wait for it"),
+            Self::Flagged => format!("{what} was flagged meanwhile"),
         })
     }
 }
@@ -224,14 +227,16 @@ impl Namespace {
     }
 
     /// Drops runs by retention, many in one commit; returns the runs that could not be dropped, and why. Runs
-    /// that are gone already are skipped. Their lasting belongings stay. Forks of their blames go with them.
+    /// that are gone already are skipped. Their lasting belongings stay. Forks of their blames go with them. `judged_ns`
+    /// is when the policy began to judge these runs: those that a person has flagged since stay.
     pub(crate) fn drop_runs(
         &self,
         uids: &[RunUid],
         rule: &str,
-        why: &str,
+        judged_ns: u64,
     ) -> Result<Vec<(RunUid, DropBlocker)>> {
-        self.drop_each(uids, (rule, why, BelongingScope::Passing), &mut drop, &mut drop)
+        let since = BelongingScope::Passing { judged_ns };
+        self.drop_each(uids, (rule, "", since), &mut drop, &mut drop)
     }
 
     /// Like [`Namespace::drop_runs`]. `each` is called with the tombstone of each run before it is committed, `deleted`
@@ -263,7 +268,14 @@ impl Namespace {
                 let (family, blocked) = self.blame_family(&forking, *uid)?;
                 // Retention leaves a pinned fork as it is. A person who asks for one run decides about it first.
                 let decides = |of: RunUid| of == *uid || scope == BelongingScope::All;
-                if let Some(found) = blocked.into_iter().find(|(of, _)| decides(*of)) {
+                let flagged = match scope {
+                    BelongingScope::Passing { judged_ns } => {
+                        self.flag_of(*uid)?.filter(|flag| flag.flagged_ns >= judged_ns)
+                    }
+                    BelongingScope::All => None,
+                };
+                let flagged = flagged.map(|flag| (flag.uid, DropBlocker::Flagged));
+                if let Some(found) = blocked.into_iter().find(|(of, _)| decides(*of)).or(flagged) {
                     held.push(found);
                     continue;
                 }

@@ -1,7 +1,7 @@
 //! Pages of runs: the runs that a filter selects, in the order of their numbers.
 //!
 //! A page is read from lists of the index (see `run_keys`): one for each agent, model and tag, for each status but
-//! `ok`, for each severity but `normal`, and one by the time of the beginning. A page walks one list, the shortest
+//! `ok`, for each severity but `normal`, and one by the time of the beginning. The flags of people are a list, too. A page walks one list, the shortest
 //! that its first keys show, and checks each run's record against the whole filter. So an entry that a later record
 //! or a deletion has made wrong costs a look, and is never shown. A page looks at a bounded number of runs and then
 //! says where to go on, also if it found none.
@@ -12,12 +12,15 @@ use std::ops::Bound;
 use crate::error::Result;
 use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::store::Namespace;
+use crate::trace::flags::{FLAGS, Flag, flag_in};
 use crate::trace::heads::RunFields;
 use crate::trace::model::{Severity, Status};
 use crate::trace::reader::{RunOrTombstone, RunReader, find_run_or_tombstone};
 use crate::trace::run_keys::{self, RunTerm};
 use annals_store::kv::core::Core;
 use annals_store::kv::index::prefix_end;
+use annals_store::kv::keys;
+use annals_store::kv::keyspace::Keyspace;
 
 /// Maximum number of runs whose records one page reads.
 const LOOKED_MAX: usize = 1000;
@@ -31,7 +34,7 @@ const TIME_RUNS_MAX: usize = 4096;
 pub struct RunFilter {
     /// Runs with one of these; empty: any.
     pub statuses: Vec<Status>,
-    /// Runs of this severity.
+    /// Runs that count with this severity: the greater of what was recorded and what their [`Flag`] says.
     pub severity: Option<Severity>,
     /// Runs of this agent.
     pub agent: Option<String>,
@@ -65,10 +68,11 @@ pub struct RunPage {
 }
 
 impl RunFilter {
-    fn admits(&self, fields: &RunFields) -> bool {
+    /// `severity`: what the run counts with.
+    fn admits(&self, fields: &RunFields, severity: Severity) -> bool {
         let is_or_any = |wanted: &Option<String>, known: &str| wanted.as_deref().is_none_or(|it| it == known);
         (self.statuses.is_empty() || self.statuses.iter().any(|status| status.code() == fields.status))
-            && self.severity.is_none_or(|severity| severity.code() == fields.severity)
+            && self.severity.is_none_or(|wanted| wanted == severity)
             && is_or_any(&self.agent, &fields.agent)
             && is_or_any(&self.model, &fields.model)
             && self.tags.iter().all(|tag| fields.tags.contains(tag))
@@ -76,8 +80,9 @@ impl RunFilter {
             && self.until_ns.is_none_or(|until| fields.started_ns < until)
     }
 
-    /// The lists that this filter can be read from; each holds every run that it selects.
-    fn lists(&self, namespace: NamespaceId) -> Vec<RunList> {
+    /// The lists that this filter can be read from; each holds every run that it selects. `flags`: the keyspace of
+    /// flags, whose keys are a list, too.
+    fn lists(&self, namespace: NamespaceId, flags: Option<&Keyspace>) -> Vec<RunList> {
         let list = |term: RunTerm<'_>| run_keys::run_list(namespace, term);
         let mut lists = Vec::new();
         lists.extend(self.tags.iter().map(|(key, value)| RunList(vec![list(RunTerm::Tag(key, value))])));
@@ -89,7 +94,10 @@ impl RunFilter {
             lists.push(RunList(self.statuses.iter().map(of).collect()));
         }
         if let Some(severity) = self.severity.filter(|severity| *severity != Severity::Normal) {
-            lists.push(RunList(vec![list(RunTerm::Severity(severity.code()))]));
+            let flagged = flags.map(|flags| keys::user(flags.id(), &[]));
+            lists.push(RunList(
+                [list(RunTerm::Severity(severity.code()))].into_iter().chain(flagged).collect(),
+            ));
         }
         lists.extend(self.agent.iter().map(|agent| RunList(vec![list(RunTerm::Agent(agent))])));
         lists.extend(self.model.iter().map(|model| RunList(vec![list(RunTerm::Model(model))])));
@@ -185,7 +193,8 @@ impl Namespace {
         count: usize,
     ) -> Result<RunPage> {
         let core = self.store.core();
-        let walk = self.choose_walk(filter, after, order)?;
+        let flags = self.flags_for(filter)?;
+        let walk = self.choose_walk(filter, flags.as_ref(), after, order)?;
         let (mut runs, mut last, mut looked) = (Vec::new(), after, 0);
         loop {
             let (uids, more) = walk.read(core, last, order)?;
@@ -193,7 +202,7 @@ impl Namespace {
             for (at, uid) in uids.into_iter().enumerate() {
                 last = Some(uid);
                 looked += 1;
-                if let Some(run) = self.admitted_run(filter, uid)? {
+                if let Some(run) = self.admitted_run(filter, flags.as_ref(), uid)? {
                     runs.push(run);
                 }
                 if runs.len() >= count || looked >= LOOKED_MAX {
@@ -222,7 +231,7 @@ impl Namespace {
                     return Ok(runs);
                 }
                 last = Some(uid);
-                runs.extend(self.admitted_run(&RunFilter::default(), uid)?);
+                runs.extend(self.admitted_run(&RunFilter::default(), None, uid)?);
             }
             if !more {
                 return Ok(runs);
@@ -230,23 +239,50 @@ impl Namespace {
         }
     }
 
+    /// The keyspace of flags, if the filter asks for a severity and there are any.
+    fn flags_for(&self, filter: &RunFilter) -> Result<Option<Keyspace>> {
+        match filter.severity {
+            Some(_) => self.find_keyspace(FLAGS),
+            None => Ok(None),
+        }
+    }
+
     /// Opens a run if it lives and the filter selects it.
-    fn admitted_run(&self, filter: &RunFilter, uid: RunUid) -> Result<Option<RunReader>> {
+    fn admitted_run(
+        &self,
+        filter: &RunFilter,
+        flags: Option<&Keyspace>,
+        uid: RunUid,
+    ) -> Result<Option<RunReader>> {
         let core = self.store.core();
         if core.index.newest(&run_keys::run(self.id, uid))?.is_none() {
             return Ok(None);
         }
         match find_run_or_tombstone(core, self.id, uid)? {
-            Some(RunOrTombstone::Run(head, tail)) if !head.fields.gone && filter.admits(&head.fields) => {
-                RunReader::from_record(core, self.id, *head, &tail).map(Some)
+            Some(RunOrTombstone::Run(head, tail)) if !head.fields.gone => {
+                let flag = match flags {
+                    Some(flags) => flag_in(flags, uid)?,
+                    None => None,
+                };
+                let severity = Flag::raise(flag.as_ref(), Severity::from_code(head.fields.severity)?);
+                match filter.admits(&head.fields, severity) {
+                    true => RunReader::from_record(core, self.id, *head, &tail).map(Some),
+                    false => Ok(None),
+                }
             }
             _ => Ok(None),
         }
     }
 
-    fn choose_walk(&self, filter: &RunFilter, after: Option<RunUid>, order: RunOrder) -> Result<Walk> {
+    fn choose_walk(
+        &self,
+        filter: &RunFilter,
+        flags: Option<&Keyspace>,
+        after: Option<RunUid>,
+        order: RunOrder,
+    ) -> Result<Walk> {
         let core = self.store.core();
-        let mut lists = filter.lists(self.id);
+        let mut lists = filter.lists(self.id, flags);
         if lists.len() == 1 && filter.since_ns.is_none() && filter.until_ns.is_none() {
             return Ok(Walk::List(lists.remove(0)));
         }

@@ -29,6 +29,7 @@ use crate::log::writer_lock::{StoreLock, keep_writers_out};
 use crate::store::{Namespace, Store};
 use crate::trace::belongings::BELONGINGS;
 use crate::trace::dropping::PINS;
+use crate::trace::flags::{FLAGS, Flag};
 use crate::trace::heads::{RunFields, RunHead};
 use crate::trace::model::{Component, Frame, RunSpec, Severity, Status};
 use crate::trace::reader::{
@@ -365,7 +366,7 @@ impl Repair {
         }
     }
 
-    /// Renumbers pins and belongings: they name runs by numbers, and the new store has other numbers.
+    /// Renumbers pins, flags and belongings: they name runs by numbers, and the new store has other numbers.
     fn renumber_pins_and_belongings(&self) -> Result<()> {
         for (_, new) in self.spaces.namespaces.values() {
             // The index of memories may name cards that were lost. Without its lists it is rebuilt.
@@ -381,6 +382,10 @@ impl Repair {
                     keyspace.delete(&key?)?;
                 }
             }
+            let flags = new.flags()?;
+            if let Some(keyspace) = new.find_keyspace(FLAGS)? {
+                flags.iter().try_for_each(|flag| keyspace.delete(&flag.uid.0.to_be_bytes()).map(drop))?;
+            }
             for name in [PINS, BELONGINGS] {
                 let Some(keyspace) = new.find_keyspace(name)? else { continue };
                 let (mut batch, mut kept) = (new.batch(), Vec::new());
@@ -394,12 +399,21 @@ impl Repair {
                 }
                 for (key, value) in kept {
                     let Some((number, rest)) = key.split_first_chunk::<8>() else { continue };
+                    // A flag's key is a number, too: the flag is written again below, with its link.
+                    if rest.strip_prefix(FLAGS.as_bytes()).is_some_and(|rest| rest.first() == Some(&0)) {
+                        continue;
+                    }
                     if let Some(copied) = self.runs.get(&RunUid(u64::from_be_bytes(*number))) {
                         let uid = new.run(&copied.name)?.info().uid;
                         batch.put(&keyspace, &[&uid.0.to_be_bytes(), rest].concat(), value);
                     }
                 }
                 batch.commit()?;
+            }
+            for flag in flags {
+                if let Some(copied) = self.runs.get(&flag.uid) {
+                    new.write_flag(&Flag { uid: new.run(&copied.name)?.info().uid, ..flag })?;
+                }
             }
         }
         Ok(())

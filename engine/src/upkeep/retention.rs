@@ -78,6 +78,8 @@ pub struct RetentionPolicy {
     /// Share of the runs with status ok and severity normal or lower that stays; the others go at the next
     /// sweep. Runs that a rule keeps forever are exempt.
     pub sample: RunShare,
+    /// How long after its end sampling lets a run stay, in nanoseconds, so that people can flag it.
+    pub sample_after_ns: u64,
     /// How long entries in memory that were made of runs are kept after their creation; `None`: for ever, whatever
     /// becomes of their runs. The memory's own crate follows this.
     pub memory_for_ns: Option<u64>,
@@ -298,21 +300,17 @@ impl Default for RetentionPolicy {
     fn default() -> Self {
         let ended = vec![Status::Failed, Status::Abandoned];
         let marked = vec![Severity::Flagged, Severity::Escalated];
-        Self {
-            rules: vec![
-                RetentionRule {
-                    statuses: ended,
-                    ..RetentionRule::new("failed", RetentionLimit::ForNs(90 * DAY_NS))
-                },
-                RetentionRule {
-                    severities: marked,
-                    ..RetentionRule::new("marked", RetentionLimit::ForNs(90 * DAY_NS))
-                },
-                RetentionRule::new("normal", RetentionLimit::ForNs(7 * DAY_NS)),
-            ],
-            memory_for_ns: None,
-            sample: RunShare::ALL,
-        }
+        Self::new(vec![
+            RetentionRule {
+                statuses: ended,
+                ..RetentionRule::new("failed", RetentionLimit::ForNs(90 * DAY_NS))
+            },
+            RetentionRule {
+                severities: marked,
+                ..RetentionRule::new("marked", RetentionLimit::ForNs(90 * DAY_NS))
+            },
+            RetentionRule::new("normal", RetentionLimit::ForNs(7 * DAY_NS)),
+        ])
     }
 }
 
@@ -324,6 +322,12 @@ pub(crate) fn has_tag(any: &[(String, Option<String>)], tags: &[(String, String)
 }
 
 impl RetentionPolicy {
+    /// These rules, without sampling, and for ever for memories.
+    #[must_use]
+    pub fn new(rules: Vec<RetentionRule>) -> Self {
+        Self { rules, sample: RunShare::ALL, sample_after_ns: 0, memory_for_ns: None }
+    }
+
     /// Refuses rules that would drop open or pinned runs, contradict themselves or can never apply.
     ///
     /// # Errors
@@ -365,7 +369,8 @@ impl RetentionPolicy {
         let for_ever = matches!(found, RetentionCause::Rule(at) if self.rules.get(at).is_some_and(|rule| rule.keep == RetentionLimit::Forever));
         let is_plain =
             run.status == Status::Ok && run.severity <= Severity::Normal && run.namespace != OWN_NAMESPACE;
-        Ok(match is_plain && !for_ever && !self.sample.includes(store, uid) {
+        let is_time = at_ns >= run.ended_ns.saturating_add(self.sample_after_ns);
+        Ok(match is_plain && is_time && !for_ever && !self.sample.includes(store, uid) {
             true => RetentionCause::Sampling,
             false => found,
         })

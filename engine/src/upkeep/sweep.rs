@@ -2,7 +2,7 @@
 //!
 //! What is asked of each run stands in the index (`run_facts`), so an ended run's record is read only for a rule
 //! about tags, and its frames only for a rule about components, each only if the rule's other conditions hold. A
-//! sweep holds about 48 bytes per run in memory. A run may be pinned or forked
+//! sweep holds about 48 bytes per run in memory. A run may be pinned, flagged or forked
 //! between plan and drop. Each is checked again when it is dropped, and stays if it must. No rule judges a fork of a blame:
 //! it stays and goes with its parent.
 
@@ -17,6 +17,7 @@ use crate::log::record::SpaceHead;
 use crate::store::{Namespace, Store};
 use crate::trace::blame_forks::{BLAME_TAG, all_forks, living_parent};
 use crate::trace::dropping::DropBlocker;
+use crate::trace::flags::Flag;
 use crate::trace::reader::{RunReader, run_record};
 use crate::trace::run_facts::{RunFacts, RunFate, for_each_run};
 use crate::trace::{Severity, Status};
@@ -63,7 +64,7 @@ pub struct RetentionReport {
     pub pinned: RunTotals,
     /// Runs that have not ended; they stay.
     pub open: u64,
-    /// Runs that were due to go, but were pinned or forked after the plan; they stay.
+    /// Runs that were due to go, but were pinned, flagged or forked after the plan; they stay.
     pub held: u64,
     /// Expired entries in memory that are deleted. The engine leaves it 0; the memory's own crate counts them.
     #[serde(default)]
@@ -74,6 +75,8 @@ pub struct RetentionReport {
 #[derive(Debug)]
 pub struct RetentionPlan {
     report: RetentionReport,
+    /// When planning began, by the store's clock.
+    judged_ns: u64,
     /// The runs to drop, by namespace and rule.
     doomed: Vec<(NamespaceId, String, Vec<RunUid>)>,
 }
@@ -138,7 +141,8 @@ impl Store {
     pub fn plan_retention(&self, policy: &RetentionPolicy, at_ns: Option<u64>) -> Result<RetentionPlan> {
         policy.check()?;
         let core = self.core();
-        let at_ns = sweep_time(at_ns, core.io.now_ns(), self.newest_ns())?;
+        let judged_ns = core.io.now_ns();
+        let at_ns = sweep_time(at_ns, judged_ns, self.newest_ns())?;
         let rule = |rule: &str, keep: String| RuleReport {
             rule: rule.to_owned(),
             keep,
@@ -177,7 +181,7 @@ impl Store {
         }
         policy.decide(core.store, at_ns, &mut reading.judged);
         reading.count_followers();
-        Ok(reading.into_plan(&spaces))
+        Ok(reading.into_plan(&spaces, judged_ns))
     }
 
     /// Drops the planned runs and returns the final report. The drops are on disk when this returns.
@@ -186,17 +190,18 @@ impl Store {
     /// `Invalid` in a store open for reading; `Unavailable`, `Poisoned`: runs dropped before the error stay
     /// dropped.
     pub fn retain(&self, plan: RetentionPlan) -> Result<RetentionReport> {
-        let RetentionPlan { mut report, doomed } = plan;
+        let RetentionPlan { mut report, judged_ns, doomed } = plan;
         for (id, rule, uids) in doomed {
             let namespace = Namespace { store: self.clone(), id };
-            let held: Vec<(RunUid, DropBlocker)> = namespace.drop_runs(&uids, &rule, "")?;
+            let held: Vec<(RunUid, DropBlocker)> = namespace.drop_runs(&uids, &rule, judged_ns)?;
             report.held += held.len() as u64;
         }
         Ok(report)
     }
 
     /// Applies a policy's sampling to the runs that ended since the last call; drops those that it leaves out
-    /// and returns their number. Each run is judged as of its end; the rules are left to the next sweep.
+    /// and returns their number. Each run is judged as of its end; the rules are left to the next sweep, and so is a
+    /// sampling that waits ([`RetentionPolicy::sample_after_ns`]).
     ///
     /// From the first call on, the store remembers which runs end, up to
     /// [`ENDED_RUNS_MAX`](crate::runs::ENDED_RUNS_MAX). Runs that ended before the first call, or beyond that
@@ -208,6 +213,7 @@ impl Store {
     pub fn sample_ended(&self, policy: &RetentionPolicy) -> Result<u64> {
         policy.check()?;
         let core = self.core();
+        let judged_ns = core.io.now_ns();
         let mut ended: BTreeMap<NamespaceId, Vec<RunUid>> = BTreeMap::new();
         for (id, uid) in self.recording().take_ended() {
             ended.entry(id).or_default().push(uid);
@@ -217,12 +223,13 @@ impl Store {
         let mut dropped = 0;
         for space in if ended.is_empty() { Vec::new() } else { core.list_spaces()? } {
             let SpaceHead::Namespace { id, name } = space else { continue };
-            let mut out = Vec::new();
+            let (space, mut out) = (Namespace { store: self.clone(), id }, Vec::new());
             for uid in ended.remove(&id).unwrap_or_default() {
                 let Some((head, _)) = run_record(core, id, uid)? else { continue };
                 let fields = &head.fields;
-                let (status, severity) =
-                    (Status::from_code(fields.status)?, Severity::from_code(fields.severity)?);
+                let status = Status::from_code(fields.status)?;
+                let flag = space.flag_of(uid)?;
+                let severity = Flag::raise(flag.as_ref(), Severity::from_code(fields.severity)?);
                 let is_blame_fork = fields.tags.iter().any(|(key, _)| key == BLAME_TAG);
                 if fields.gone || status == Status::Open || is_blame_fork {
                     continue;
@@ -234,7 +241,7 @@ impl Store {
                 }
             }
             if !out.is_empty() {
-                let held = Namespace { store: self.clone(), id }.drop_runs(&out, SAMPLING, "")?;
+                let held = space.drop_runs(&out, SAMPLING, judged_ns)?;
                 dropped += (out.len() - held.len()) as u64;
             }
         }
@@ -280,11 +287,14 @@ fn rule_place(cause: RetentionCause) -> Option<usize> {
 impl SweepPlanner<'_> {
     fn read_namespace(&mut self, id: NamespaceId, name: &str, number: u32) -> Result<()> {
         let core = self.store.core();
-        let pins = Namespace { store: self.store.clone(), id }.pinned_runs()?;
+        let space = Namespace { store: self.store.clone(), id };
+        let pins = space.pinned_runs()?;
+        let flags: HashMap<RunUid, Flag> = space.flags()?.into_iter().map(|flag| (flag.uid, flag)).collect();
         for_each_run(core, id, &mut |facts| {
             let RunFacts { uid, fate, own_frames, raw_bytes, has_tags } = facts;
             let RunFate::Living { status, severity, ended_ns } = fate else { return Ok(()) };
-            let (status, severity) = (Status::from_code(status)?, Severity::from_code(severity)?);
+            let severity = Flag::raise(flags.get(&uid), Severity::from_code(severity)?);
+            let status = Status::from_code(status)?;
             if status == Status::Open {
                 self.report.open += 1;
             } else if pins.contains(&uid) {
@@ -345,7 +355,7 @@ impl SweepPlanner<'_> {
     }
 
     /// Turns the verdicts into a plan with its report.
-    fn into_plan(mut self, spaces: &[NamespaceId]) -> RetentionPlan {
+    fn into_plan(mut self, spaces: &[NamespaceId], judged_ns: u64) -> RetentionPlan {
         let mut doomed: BTreeMap<(u32, usize), Vec<RunUid>> = BTreeMap::new();
         let judged = std::mem::take(&mut self.judged);
         for (run, (frames, bytes)) in judged.iter().zip(std::mem::take(&mut self.amounts)) {
@@ -362,6 +372,6 @@ impl SweepPlanner<'_> {
         if self.report.rules.first().is_some_and(|sampling| sampling.dropped.runs == 0) {
             self.report.rules.remove(0);
         }
-        RetentionPlan { report: self.report, doomed }
+        RetentionPlan { report: self.report, judged_ns, doomed }
     }
 }

@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use annals::io::sim::{OpKind, SimIo};
 use annals::kv::{History, Keyspace, ScanRange};
-use annals::retention::{
-    DeadlineKind, RetentionLimit, RetentionPlan, RetentionPolicy, RetentionRule, RunShare,
-};
+use annals::retention::{DeadlineKind, RetentionLimit, RetentionPlan, RetentionPolicy, RetentionRule};
 use annals::runs::{RunFilter, RunOrder};
 use annals::{
     Component, Durability, Frame, Namespace, Options, ReadMode, Run, RunSpec, RunUid, Severity, Status, Store,
@@ -225,7 +223,7 @@ fn statistics_and_sweep_plans_read_no_ended_run() {
             },
             RetentionRule::new("all", RetentionLimit::ForNs(0)),
         ];
-        let policy = RetentionPolicy { rules, memory_for_ns: None, sample: RunShare::ALL };
+        let policy = RetentionPolicy::new(rules);
         let (plan, planning) = counted(sim, || store.plan_retention(&policy, Some(u64::MAX)).unwrap());
         let report = plan.report();
         // Every hundredth run failed and has a tag; the replacement of run-4 failed and has none.
@@ -287,7 +285,7 @@ impl CostBench {
     fn escalated_go(&self) -> RetentionPlan {
         let severities = vec![Severity::Escalated];
         let rule = RetentionRule { severities, ..RetentionRule::new("marked", RetentionLimit::ForNs(0)) };
-        let policy = RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL };
+        let policy = RetentionPolicy::new(vec![rule]);
         self.store.plan_retention(&policy, Some(u64::MAX)).unwrap()
     }
 }

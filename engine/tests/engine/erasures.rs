@@ -8,7 +8,7 @@ use annals::{
     ErrorKind, Options, RunSpec, Status, Store,
     kv::History,
     ledger::{Checkpoint, CheckpointDifference, Comparison, ErasureReport, GapKind},
-    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    retention::{RetentionLimit, RetentionPolicy, RetentionRule},
     upkeep::{CompactOptions, diagnose},
 };
 
@@ -460,7 +460,7 @@ fn year_of_retention_and_compaction_raises_no_alarm() {
     let mut kept: Vec<Checkpoint> = Vec::new();
     let policy = || {
         let rule = RetentionRule::new("old", RetentionLimit::ForNs(20 * DAY_NS));
-        RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL }
+        RetentionPolicy::new(vec![rule])
     };
     for day in 0..365u32 {
         sim.advance_ns(DAY_NS);

@@ -7,7 +7,7 @@ use annals::{
     Component, ErrorKind, Frame, Namespace, Options, RunSpec, Severity, Status, Store,
     ledger::GapKind,
     retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
-    runs::DroppedRun,
+    runs::{DroppedRun, RunFilter, RunOrder},
     upkeep::CompactOptions,
     vectors::Search,
 };
@@ -296,11 +296,7 @@ fn policy_naming_open_or_pinned_runs_is_refused_early() {
         RetentionRule { statuses: vec![Status::Open], ..RetentionRule::new("r", keep) },
         RetentionRule { pinned: Some(true), ..RetentionRule::new("r", keep) },
     ] {
-        let policy = RetentionPolicy {
-            rules: vec![rule, RetentionRule::new("all", keep)],
-            memory_for_ns: None,
-            sample: RunShare::ALL,
-        };
+        let policy = RetentionPolicy::new(vec![rule, RetentionRule::new("all", keep)]);
         assert_eq!(store.plan_retention(&policy, None).unwrap_err().kind(), ErrorKind::Invalid);
     }
     assert_eq!(names(&space), ["run"]);
@@ -322,7 +318,7 @@ fn component_rules_match_frames_and_sampling_repeats() {
         ..RetentionRule::new("tools", RetentionLimit::Forever)
     };
     let policy =
-        RetentionPolicy { rules: vec![tools], memory_for_ns: None, sample: RunShare::parse("25%").unwrap() };
+        RetentionPolicy { sample: RunShare::parse("25%").unwrap(), ..RetentionPolicy::new(vec![tools]) };
     let plan = store.plan_retention(&policy, None).unwrap();
     let report = plan.report().clone();
     let of = |rule: &str| report.rules.iter().find(|one| one.rule == rule).unwrap();
@@ -351,12 +347,11 @@ fn unsampled_run_is_dropped_at_its_end_and_counted() {
     let (sim, store, space) = store_with_timed_runs();
     ended_run(&space, "before", 1, Status::Ok);
     let none = RetentionPolicy {
-        rules: vec![RetentionRule {
+        sample: RunShare::parse("0%").unwrap(),
+        ..RetentionPolicy::new(vec![RetentionRule {
             tags: vec![("hold".to_owned(), None)],
             ..RetentionRule::new("held", RetentionLimit::Forever)
-        }],
-        memory_for_ns: None,
-        sample: RunShare::parse("0%").unwrap(),
+        }])
     };
     // Runs that ended before the first call are left to a sweep.
     assert_eq!(store.sample_ended(&none).unwrap(), 0);
@@ -392,7 +387,7 @@ fn unsampled_run_is_dropped_at_its_end_and_counted() {
     assert_eq!(store.sample_ended(&none).unwrap(), 0, "the run was judged before");
     // Sampling uses the same hash as a sweep: both drop the same runs.
     let half =
-        RetentionPolicy { rules: Vec::new(), memory_for_ns: None, sample: RunShare::parse("50%").unwrap() };
+        RetentionPolicy { sample: RunShare::parse("50%").unwrap(), ..RetentionPolicy::new(Vec::new()) };
     for number in 0..40 {
         ended_run(&space, &format!("run-{number}"), 1, Status::Ok);
     }
@@ -404,11 +399,7 @@ fn unsampled_run_is_dropped_at_its_end_and_counted() {
     assert_eq!(left.len() as u64, 40 - went);
     store.retain(plan).unwrap();
     assert_eq!(names(&space).into_iter().filter(|name| name.starts_with("run-")).collect::<Vec<_>>(), left);
-    let wrong = RetentionPolicy {
-        rules: vec![RetentionRule::new("", RetentionLimit::Forever)],
-        memory_for_ns: None,
-        sample: RunShare::ALL,
-    };
+    let wrong = RetentionPolicy::new(vec![RetentionRule::new("", RetentionLimit::Forever)]);
     assert_eq!(store.sample_ended(&wrong).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
@@ -416,7 +407,8 @@ fn unsampled_run_is_dropped_at_its_end_and_counted() {
 #[test]
 fn ending_run_is_sampled_as_of_its_end() {
     let (sim, store, space) = store_with_timed_runs();
-    let none = |rules| RetentionPolicy { rules, memory_for_ns: None, sample: RunShare::parse("0%").unwrap() };
+    let none =
+        |rules| RetentionPolicy { sample: RunShare::parse("0%").unwrap(), ..RetentionPolicy::new(rules) };
     assert_eq!(store.sample_ended(&none(Vec::new())).unwrap(), 0);
     for number in 0..50 {
         let run = space.begin_run(RunSpec::new(format!("run-{number}"))).unwrap();
@@ -466,6 +458,8 @@ fn a_repaired_store_does_not_bring_dropped_runs_back() {
     record(&fork, &mut GrowingConversation::new("fork"), 1);
     let fork = fork.end(Status::Ok).unwrap();
     space.pin("fork", "evidence").unwrap();
+    space.flag("fork", Severity::Escalated, "seen").unwrap();
+    space.flag("gone", Severity::Flagged, "gone").unwrap();
     for run in ["gone", "parent"] {
         space.drop_run(run, "r", "").unwrap();
     }
@@ -481,6 +475,13 @@ fn a_repaired_store_does_not_bring_dropped_runs_back() {
     assert_eq!(repaired.info().fingerprint, fork.fingerprint);
     let pins = space.pins().unwrap();
     assert_eq!((pins.len(), pins[0].uid, pins[0].why.as_str()), (1, repaired.info().uid, "evidence"));
+    // The flag follows its run's number, and still goes with it.
+    let flag = repaired.flag().unwrap().unwrap();
+    assert_eq!((flag.severity, flag.why.as_str()), (Severity::Escalated, "seen"));
+    assert_eq!(space.flags().unwrap(), [flag]);
+    space.unpin("fork").unwrap();
+    space.drop_run("fork", "r", "").unwrap();
+    assert_eq!(space.flags().unwrap(), []);
 }
 
 /// The bytes of all files of a store.
@@ -614,9 +615,8 @@ fn blamed_run(space: &Namespace, name: &str) {
 
 fn policy(keep: RetentionLimit) -> RetentionPolicy {
     RetentionPolicy {
-        rules: vec![RetentionRule::new("r", keep)],
-        memory_for_ns: None,
         sample: RunShare::parse("0%").unwrap(),
+        ..RetentionPolicy::new(vec![RetentionRule::new("r", keep)])
     }
 }
 
@@ -701,4 +701,109 @@ fn blame_forks_of_a_replaced_run_are_forgotten() {
     assert_eq!(space.orphaned_blame_forks("a").unwrap().len(), 2);
     assert_eq!(space.forget("a", "asked for").unwrap().blame_forks, 3);
     assert_eq!(names(&space), ["a-own"]);
+}
+
+/// A person could flag a run only while it was open: afterwards there were pins, which keep a run for ever.
+#[test]
+fn flag_of_a_person_counts_as_severity_after_the_end() {
+    let (sim, store, space) = store_with_timed_runs();
+    let policy = RetentionPolicy::default();
+    for name in ["plain", "flagged", "escalated", "unflagged", "replaced"] {
+        ended_run(&space, name, 2, Status::Ok);
+    }
+    let (run, _) = recorded(&space, "severe", 1);
+    run.set_severity(Severity::Escalated).unwrap();
+    let severe = run.end(Status::Ok).unwrap();
+    let flag = space.flag("flagged", Severity::Flagged, "looks wrong").unwrap();
+    space.flag("escalated", Severity::Flagged, "looks wrong").unwrap();
+    space.flag("escalated", Severity::Escalated, "is wrong").unwrap();
+    // A flag never lowers a severity.
+    space.flag("severe", Severity::Flagged, "seen").unwrap();
+    space.flag("unflagged", Severity::Flagged, "a mistake").unwrap();
+    assert!(space.unflag("unflagged").unwrap() && !space.unflag("unflagged").unwrap());
+    assert!(!space.unflag("plain").unwrap());
+    space.flag("replaced", Severity::Flagged, "of the first").unwrap();
+    let first = space.run("replaced").unwrap().info().uid;
+    space.begin_run(RunSpec::new("replaced").replace(true)).unwrap().end(Status::Ok).unwrap();
+    assert!(space.flags().unwrap().iter().all(|one| one.uid != first), "it went with its run");
+    assert_eq!(space.run("flagged").unwrap().flag().unwrap(), Some(flag));
+    assert_eq!(
+        space.flags().unwrap().iter().map(|one| (one.severity, one.why.as_str())).collect::<Vec<_>>(),
+        [(Severity::Flagged, "looks wrong"), (Severity::Escalated, "is wrong"), (Severity::Flagged, "seen")]
+    );
+    for (severity, why) in [(Severity::Normal, "x"), (Severity::Debug, "x"), (Severity::Flagged, "")] {
+        assert_eq!(space.flag("plain", severity, why).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    assert_eq!(space.flag("nobody", Severity::Flagged, "x").unwrap_err().kind(), ErrorKind::NotFound);
+    // What was recorded stays as it was.
+    assert_eq!(space.run("severe").unwrap().info(), &severe);
+    assert_eq!(space.run("flagged").unwrap().info().severity, Severity::Normal);
+
+    let check = |store: &Store| {
+        let space = store.namespace("default").unwrap();
+        let listed = |severity: Severity| -> Vec<String> {
+            let filter = RunFilter { severity: Some(severity), ..RunFilter::default() };
+            let page = space.page_runs(&filter, RunOrder::OldestFirst, None, 100).unwrap();
+            page.runs.iter().map(|run| run.info().name.clone()).collect()
+        };
+        assert_eq!(listed(Severity::Flagged), ["flagged"]);
+        assert_eq!(listed(Severity::Escalated), ["escalated", "severe"]);
+        assert_eq!(listed(Severity::Normal), ["plain", "unflagged", "replaced"]);
+        let plan = store.plan_retention(&policy, Some(sim_now(&sim) + 8 * DAY_NS)).unwrap();
+        let of = |rule: &str| plan.report().rules.iter().find(|one| one.rule == rule).unwrap().clone();
+        assert_eq!((of("marked").kept.runs, of("normal").dropped.runs), (3, 3));
+    };
+    check(&store);
+    store.close().unwrap();
+    let open = || {
+        let options = Options { segment_bytes_max: 64 << 10, ..sim_options(&sim) };
+        Store::open_with("s", options).unwrap()
+    };
+    let store = open();
+    check(&store);
+    let space = store.namespace("default").unwrap();
+
+    // A flag that comes between plan and drop still counts.
+    sim.advance_ns(8 * DAY_NS);
+    let plan = store.plan_retention(&policy, None).unwrap();
+    assert_eq!(plan.report().dropped().runs, 3);
+    space.flag("plain", Severity::Flagged, "at the last moment").unwrap();
+    assert_eq!(store.retain(plan).unwrap().held, 1);
+    assert_eq!(names(&space), ["plain", "flagged", "escalated", "severe"]);
+    // A flag goes with its run, and a flagged run can be forgotten.
+    space.forget("plain", "asked for").unwrap();
+    let plan = store.plan_retention(&policy, Some(sim_now(&sim) + 90 * DAY_NS)).unwrap();
+    store.retain(plan).unwrap();
+    assert_eq!((names(&space).len(), space.flags().unwrap().len()), (0, 0));
+    assert_whole(&store);
+}
+
+/// Sampling dropped a run at its end, before a person could escalate it.
+#[test]
+fn sampling_that_waits_leaves_time_to_flag() {
+    let (sim, store, space) = store_with_timed_runs();
+    let policy = RetentionPolicy {
+        sample: RunShare::parse("0%").unwrap(),
+        sample_after_ns: DAY_NS,
+        ..RetentionPolicy::new(Vec::new())
+    };
+    assert_eq!(store.sample_ended(&policy).unwrap(), 0);
+    ended_run(&space, "seen", 2, Status::Ok);
+    ended_run(&space, "not seen", 2, Status::Ok);
+    assert_eq!(store.sample_ended(&policy).unwrap(), 0);
+    sim.advance_ns(DAY_NS / 2);
+    let plan = store.plan_retention(&policy, None).unwrap();
+    assert_eq!(plan.report().dropped().runs, 0);
+    space.flag("seen", Severity::Escalated, "a customer asked").unwrap();
+    sim.advance_ns(DAY_NS / 2 + 1);
+    store.retain(store.plan_retention(&policy, None).unwrap()).unwrap();
+    assert_eq!(names(&space), ["seen"]);
+    assert_eq!(dropped(&space).into_iter().map(|run| run.rule).collect::<Vec<_>>(), ["sampling"]);
+    // Without waiting, a run that was flagged while it was open stays, too.
+    let at_once = RetentionPolicy { sample_after_ns: 0, ..policy };
+    let (run, _) = recorded(&space, "open", 1);
+    space.flag("open", Severity::Flagged, "watched").unwrap();
+    run.end(Status::Ok).unwrap();
+    assert_eq!(store.sample_ended(&at_once).unwrap(), 0);
+    assert_eq!(names(&space), ["seen", "open"]);
 }

@@ -171,6 +171,7 @@ class RunsView {
     const models = run.model || (usage?.models ?? []).join(", ");
     const tags = Object.entries(run.tags).map(([key, value]) => `${key}=${value}`).join(" ");
     const status = `${run.status}${run.severity !== "normal" && run.severity !== "debug" ? ` ${run.severity}` : ""}${run.pinned ? " pinned" : ""}`;
+    const marks = [["pinned", run.pinned], ["flagged", run.flagged]].filter(([, why]) => why).map(([mark, why]) => `${mark}: ${visibleText(why)}`).join("; ");
     const tick = h("input", { type: "checkbox", "aria-label": `compare ${visibleText(run.name)}`, on: { change: () => this.tick(run.name, tick.checked) } });
     tick.checked = this.ticked.has(run.name);
     const cell = (text, title, kind = null) => {
@@ -180,7 +181,7 @@ class RunsView {
     return h("tr", { role: "row", class: index === this.at ? "selected" : null },
       h("td", { role: "cell" }, tick),
       h("td", { role: "cell", title: visibleText(run.name) }, h("a", { href: routeHash(["run", run.name]), class: "mono", "data-index": index }, visibleText(run.name))),
-      h("td", { role: "cell", title: run.pinned ? `pinned: ${visibleText(run.pinned)}` : status }, h("span", { class: verdict }, verdict && verdict !== "ok" ? `${SEVERITY_LETTERS[verdict]} ` : "", status)),
+      h("td", { role: "cell", title: marks || status }, h("span", { class: verdict }, verdict && verdict !== "ok" ? `${SEVERITY_LETTERS[verdict]} ` : "", status)),
       cell(run.agent), cell(models),
       cell(countText(run.frames), null, "number"),
       cell(countText(tokens), usage ? `${countText(usage.input ?? 0)} in, ${countText(usage.output ?? 0)} out` : "", "number"),

@@ -1,6 +1,6 @@
 //! Decisions and explicit deliberations: what goes in comes out, and what is merged.
 
-use annals::retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare};
+use annals::retention::{RetentionLimit, RetentionPolicy, RetentionRule};
 use annals::{Component, ErrorKind, Frame, RunSpec, Status};
 use annals_deliberation::{Caller, Method};
 use serde_json::{Value, json};
@@ -244,7 +244,7 @@ fn decision_outlives_a_run_that_retention_drops() {
     let (recorded, _) = bench.record(with(decision("Reject the loan"), json!({ "run": "loan", "frame": 1 })));
     run.end(Status::Ok).unwrap();
     let rule = RetentionRule::new("all", RetentionLimit::ForNs(0));
-    let policy = RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL };
+    let policy = RetentionPolicy::new(vec![rule]);
     let swept = bench.store.retain(bench.store.plan_retention(&policy, None).unwrap()).unwrap();
     assert_eq!(swept.dropped().runs, 1);
     assert_eq!(bench.query("loan")["total"], 1);

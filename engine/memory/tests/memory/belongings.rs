@@ -4,7 +4,7 @@ use annals::io::sim::SimIo;
 use annals::{
     Component, ErrorKind, Frame, Namespace, Options, RunSpec, RunUid, Status, Store,
     kv::ScanRange,
-    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    retention::{RetentionLimit, RetentionPolicy, RetentionRule},
     upkeep::CompactOptions,
 };
 use annals_memory::{Identity, Memory, MemoryEntry, MemoryQuery, WordEmbedder};
@@ -79,7 +79,7 @@ fn run_removal_deletes_its_memory_entries() {
         pinned: None,
         keep: RetentionLimit::ForNs(0),
     };
-    let policy = RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL };
+    let policy = RetentionPolicy::new(vec![rule]);
     let sweep = || store.retain(store.plan_retention(&policy, None).unwrap()).unwrap();
     sweep();
     assert_eq!(ids(&memory), ["stays"]);
@@ -105,7 +105,7 @@ fn memory_of_retained_run_is_forgotten_after_compaction() {
     remember(&memory, uid, "canary-id").unwrap();
     ended_run(&space, "other");
     let rule = RetentionRule::new("all", RetentionLimit::ForNs(0));
-    let policy = RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL };
+    let policy = RetentionPolicy::new(vec![rule]);
     store.retain(store.plan_retention(&policy, None).unwrap()).unwrap();
     store.compact(&CompactOptions::default()).unwrap();
     assert_eq!(ids(&memory), ["canary-id"]);

@@ -11,7 +11,7 @@ use crate::io::sim::{Crash, SimIo};
 use crate::{
     Component, ErrorKind, Frame, Keyspace, Namespace, Options, RunSpec, Status, Store,
     kv::{History, ScanRange},
-    retention::{Deadline, DeadlineKind, RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    retention::{Deadline, DeadlineKind, RetentionLimit, RetentionPolicy, RetentionRule},
     upkeep::CompactOptions,
 };
 use annals_store::kv::keys;
@@ -269,12 +269,7 @@ fn compaction_erases_policy_drops_and_deleted_keys() {
         statuses: vec![Status::Abandoned],
         ..RetentionRule::new("abandoned", RetentionLimit::ForNs(0))
     };
-    let plan = store
-        .plan_retention(
-            &RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL },
-            None,
-        )
-        .unwrap();
+    let plan = store.plan_retention(&RetentionPolicy::new(vec![rule]), None).unwrap();
     assert_eq!(plan.report().dropped().runs, 2);
     store.retain(plan).unwrap();
     drop(space);

@@ -103,15 +103,11 @@ fn the_first_rule_that_matches_counts() {
     ];
     for (rule, matches) in cases {
         let said = format!("{rule:?}");
-        let policy = RetentionPolicy {
-            rules: vec![rule, all("rest", RetentionLimit::Forever)],
-            memory_for_ns: None,
-            sample: RunShare::ALL,
-        };
+        let policy = RetentionPolicy::new(vec![rule, all("rest", RetentionLimit::Forever)]);
         let (_, cause) = verdict_with_tags(&policy, 1, &run, 1000 * DAY_NS, (&[Component::Llm], &tags));
         assert_eq!(cause, RetentionCause::Rule(if matches { 0 } else { 1 }), "{said}");
     }
-    let none = RetentionPolicy { rules: Vec::new(), memory_for_ns: None, sample: RunShare::ALL };
+    let none = RetentionPolicy::new(Vec::new());
     assert_eq!(verdict(&none, 1, &run, u64::MAX, &[]), (false, RetentionCause::Nothing));
 }
 
@@ -121,7 +117,7 @@ fn own_namespace_needs_a_rule_that_names_it() {
     let policy = |namespaces: &[&str]| {
         let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
         let rules = vec![RetentionRule { namespaces, ..RetentionRule::new("r", RetentionLimit::ForNs(0)) }];
-        RetentionPolicy { rules, memory_for_ns: None, sample: RunShare::parse("0%").unwrap() }
+        RetentionPolicy { sample: RunShare::parse("0%").unwrap(), ..RetentionPolicy::new(rules) }
     };
     assert_eq!(verdict(&policy(&[]), 1, &own, DAY_NS, &[]), (false, RetentionCause::Nothing));
     assert_eq!(verdict(&policy(&["default"]), 1, &own, DAY_NS, &[]), (false, RetentionCause::Nothing));
@@ -136,7 +132,7 @@ fn frames_are_read_only_for_component_rules() {
         components: vec![Component::Llm],
         ..RetentionRule::new("r", RetentionLimit::Forever)
     };
-    let policy = RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL };
+    let policy = RetentionPolicy::new(vec![rule]);
     let mut looks = 0;
     for status in [Status::Ok, Status::Failed] {
         let run = facts(status, Severity::Normal, 0);
@@ -152,11 +148,7 @@ fn frames_are_read_only_for_component_rules() {
 
 #[test]
 fn the_newest_stay_in_each_namespace() {
-    let policy = RetentionPolicy {
-        rules: vec![RetentionRule::new("r", RetentionLimit::Newest(2))],
-        memory_for_ns: None,
-        sample: RunShare::ALL,
-    };
+    let policy = RetentionPolicy::new(vec![RetentionRule::new("r", RetentionLimit::Newest(2))]);
     let judged = |namespace, uid, ended_ns| RunVerdict {
         namespace,
         uid: RunUid(uid),
@@ -199,7 +191,7 @@ fn sampling_applies_only_to_ok_runs_of_normal_severity() {
         tags: vec![("hold".to_owned(), None)],
         ..RetentionRule::new("held", RetentionLimit::Forever)
     }];
-    let policy = RetentionPolicy { rules, memory_for_ns: None, sample: RunShare::parse("0%").unwrap() };
+    let policy = RetentionPolicy { sample: RunShare::parse("0%").unwrap(), ..RetentionPolicy::new(rules) };
     for (status, severity, sampled) in [
         (Status::Ok, Severity::Debug, true),
         (Status::Ok, Severity::Normal, true),
@@ -240,14 +232,10 @@ fn policy_check_refuses_unsafe_and_contradictory_rules() {
     ] {
         let said = rule.check().unwrap_err();
         assert!(said.contains(what), "{said}");
-        let policy = RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL };
+        let policy = RetentionPolicy::new(vec![rule]);
         assert_eq!(policy.check().unwrap_err().kind(), crate::ErrorKind::Invalid);
     }
-    let policy = |rules| {
-        RetentionPolicy { rules, memory_for_ns: None, sample: RunShare::ALL }
-            .check()
-            .map_err(|error| error.to_string())
-    };
+    let policy = |rules| RetentionPolicy::new(rules).check().map_err(|error| error.to_string());
     assert!(policy(vec![rule(day), RetentionRule::new("s", day)]).unwrap_err().contains("never reached"));
     let some = RetentionRule { statuses: vec![Status::Ok], ..rule(day) };
     assert!(policy(vec![some.clone(), rule(day)]).unwrap_err().contains("name of another"));

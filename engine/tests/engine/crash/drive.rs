@@ -9,7 +9,7 @@ use annals::{
     Status, Store,
     kv::History,
     ledger::Checkpoint,
-    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    retention::{RetentionLimit, RetentionPolicy, RetentionRule},
     upkeep::CompactOptions,
 };
 
@@ -604,9 +604,8 @@ impl WorkloadDriver {
         };
         let rules = vec![rule("failed", Status::Failed), rule("abandoned", Status::Abandoned)];
         let issued = self.io.op_count();
-        let swept = store
-            .plan_retention(&RetentionPolicy { rules, memory_for_ns: None, sample: RunShare::ALL }, None)
-            .and_then(|plan| store.retain(plan));
+        let swept =
+            store.plan_retention(&RetentionPolicy::new(rules), None).and_then(|plan| store.retain(plan));
         // Each rule that drops something commits once: a crash may keep the first commit alone.
         let mut commits = 0;
         for (name, status) in [("failed", Status::Failed), ("abandoned", Status::Abandoned)] {

@@ -1,10 +1,10 @@
-//! Retention: pins, drops, forgotten keys and blobs, and sweeps by a policy.
+//! Retention: pins, flags, drops, forgotten keys and blobs, and sweeps by a policy.
 //!
 //! An action on a run is recorded with the run's number: the name of a dropped run must not survive in the
 //! store.
 
 use annals::{
-    Namespace,
+    Namespace, Severity,
     retention::RetentionPolicy,
     upkeep::{CompactOptions, ForgottenKey},
 };
@@ -33,6 +33,16 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
             return Ok(Reply::Null);
         }
         record_action(call, "RUN.UNPIN", uid, "")?;
+        Ok(Reply::OK)
+    }),
+    ("run.flag", flag),
+    ("run.unflag", |call| {
+        let (space, run) = (target_namespace(call, 2)?, run_name(call.word(1))?);
+        let uid = space.run(run)?.info().uid.0;
+        if !space.unflag(run)? {
+            return Ok(Reply::Null);
+        }
+        record_action(call, "RUN.UNFLAG", uid, "")?;
         Ok(Reply::OK)
     }),
     ("run.drop", drop_run),
@@ -67,6 +77,20 @@ fn namespace_from_words(call: &CommandCall<'_, '_>, words: &[Vec<u8>]) -> Result
         }
         _ => Err(syntax()),
     }
+}
+
+fn flag(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let (mut severity, mut rest) = (Severity::Flagged, call.rest(3));
+    if let [option, value, left @ ..] = rest
+        && word_is(option, "SEVERITY")
+    {
+        let known = std::str::from_utf8(value).ok().and_then(|text| text.to_lowercase().parse().ok());
+        (severity, rest) = (known.ok_or("ERR a flag's severity is flagged or escalated")?, left);
+    }
+    let (space, run, why) = (namespace_from_words(call, rest)?, run_name(call.word(1))?, text(call.word(2))?);
+    let flag = space.flag(run, severity, why)?;
+    record_action(call, "RUN.FLAG", flag.uid.0, why)?;
+    Ok(Reply::OK)
 }
 
 fn drop_run(call: &mut CommandCall<'_, '_>) -> CommandResult {

@@ -134,8 +134,8 @@ fn forks(call: &mut CommandCall<'_, '_>) -> CommandResult {
         }
         found.push(run);
     }
-    let runs = found.iter().map(|run| Reply::Map(run_fields(run.info(), redactor.as_deref())));
-    Ok(Reply::Array(runs.collect()))
+    let fields = |run| run_fields(run, redactor.as_deref()).map(Reply::Map);
+    Ok(Reply::Array(found.iter().map(fields).collect::<Result<_, _>>()?))
 }
 
 fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {

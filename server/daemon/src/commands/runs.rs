@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use annals::runs::{RunFilter, RunOrder};
-use annals::{Durability, Run, RunInfo, RunSpec, RunUid, Status};
+use annals::runs::{Flag, RunFilter, RunOrder};
+use annals::{Durability, Run, RunReader, RunSpec, RunUid, Status};
 
 use super::frames::{frame_bytes, frame_reply, redaction_fields};
 use super::memory::{tenant_of_namespace, text as utf8};
@@ -47,7 +47,7 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("run.get", |call| {
         let reader = run_reader(call, 1)?;
         let redactor = call.daemon.redactor(call.session)?;
-        let mut about = run_fields(reader.info(), redactor.as_deref());
+        let mut about = run_fields(&reader, redactor.as_deref())?;
         let metadata = reader.metadata()?;
         about.push(field(
             "metadata",
@@ -137,9 +137,14 @@ fn end(call: &mut CommandCall<'_, '_>) -> CommandResult {
     Ok(Reply::OK)
 }
 
-/// The properties of a run. A redacted reader does not get the fingerprint, because guesses of the content
+/// The properties of a run; its severity is what it counts with. A redacted reader does not get the fingerprint, because guesses of the content
 /// could be checked against it.
-pub(super) fn run_fields(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Reply, Reply)> {
+pub(super) fn run_fields(
+    run: &RunReader,
+    redactor: Option<&Redactor>,
+) -> Result<Vec<(Reply, Reply)>, CommandRefusal> {
+    let (info, flag) = (run.info(), run.flag()?);
+    let shown = |text: &str| redactor.map_or_else(|| text.to_owned(), |by| by.text(text));
     let number = |name: &str, number: u64| field(name, integer_reply(number));
     let tags = info.tags.iter().map(|(key, value)| match redactor {
         Some(redactor) => (Reply::text(key), Reply::text(redactor.text(value))),
@@ -159,7 +164,7 @@ pub(super) fn run_fields(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Re
         field("name", Reply::text(&info.name)),
         number("uid", info.uid.0),
         field("status", Reply::text(info.status.name())),
-        field("severity", Reply::text(info.severity.name())),
+        field("severity", Reply::text(Flag::raise(flag.as_ref(), info.severity).name())),
         field("agent", Reply::text(&info.agent)),
         field("model", Reply::text(&info.model)),
         field("tags", Reply::Map(tags.collect())),
@@ -170,8 +175,9 @@ pub(super) fn run_fields(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Re
         number("bytes", info.raw_bytes),
         field("fingerprint", fingerprint),
     ];
+    about.extend(flag.map(|flag| field("flagged", Reply::text(shown(&flag.why)))));
     about.extend(redactor.into_iter().flat_map(redaction_fields));
-    about
+    Ok(about)
 }
 
 fn list(call: &mut CommandCall<'_, '_>) -> CommandResult {
@@ -238,7 +244,7 @@ fn list(call: &mut CommandCall<'_, '_>) -> CommandResult {
         while let Some(run) = runs.next() {
             let info = run.info();
             bytes += info.tags.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-            let mut about = run_fields(info, redactor.as_deref());
+            let mut about = run_fields(run, redactor.as_deref())?;
             if let Some(prices) = &prices {
                 about.push(field("usage", usage_reply(&run_usage(run, prices))));
                 if let Some(why) = pins.get(&info.uid) {

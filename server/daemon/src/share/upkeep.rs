@@ -1,5 +1,5 @@
 //! Upkeep that other processes ask of a recorder that holds the store: compaction, retention, pins,
-//! drops and forgotten keys. The
+//! flags, drops and forgotten keys. The
 //! commands are those of the daemon.
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::member::KeyOwner;
 use crate::forgetting::{ForgetTarget, database_number, erase_run, forget};
 use annals::{
-    ErrorKind, Namespace, Store,
+    ErrorKind, Namespace, Severity, Store,
     retention::RetentionPolicy,
     upkeep::{CompactOptions, CompactReport},
 };
@@ -34,6 +34,8 @@ pub(super) fn answer(
         "STORE.BACKUP" => note_backup(store, arguments),
         "RUN.PIN" => pin(store, arguments),
         "RUN.UNPIN" => unpin(store, arguments),
+        "RUN.FLAG" => flag(store, arguments),
+        "RUN.UNFLAG" => unflag(store, arguments),
         "RUN.DROP" => drop_run(store, arguments, closing),
         "KV.FORGET" | "BLOB.FORGET" => forget_content(store, key_owner, name, arguments, closing),
         _ => return None,
@@ -112,6 +114,26 @@ fn unpin(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Repl
     let run = arguments.text("a run's name")?;
     let (space, _) = namespace(store, arguments)?;
     Ok(if space.unpin(&run)? { Reply::OK } else { Reply::Null })
+}
+
+fn flag(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+    let (run, why) = (arguments.text("a run's name")?, arguments.text("a reason")?);
+    let (mut name, mut severity) = (String::new(), Severity::Flagged);
+    while let Some(option) = arguments.option() {
+        match option.as_str() {
+            "NAMESPACE" => name = arguments.text("NAMESPACE")?,
+            "SEVERITY" => severity = arguments.parsed("SEVERITY")?,
+            _ => return Err(no_option(&option)),
+        }
+    }
+    existing_namespace(store, &name)?.flag(&run, severity, &why)?;
+    Ok(Reply::OK)
+}
+
+fn unflag(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+    let run = arguments.text("a run's name")?;
+    let (space, _) = namespace(store, arguments)?;
+    Ok(if space.unflag(&run)? { Reply::OK } else { Reply::Null })
 }
 
 fn drop_run(store: &Store, arguments: &mut CommandArguments, closing: IsClosing) -> annals::Result<Reply> {

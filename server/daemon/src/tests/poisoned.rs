@@ -77,6 +77,8 @@ const WRITES: &str = "
     run.index rebuild
     run.pin r why
     run.unpin pinned
+    run.flag r why
+    run.unflag pinned
     run.drop done why
     kv.forget k why
     blob.forget 5e6f1a1a18575bd6705c9f36b25b50795525dc34e37f11bcbf0ff4bb1ff690e5 why
@@ -198,6 +200,7 @@ const PREPARATION: &str = "
     run.begin name pinned
     run.end pinned
     run.pin pinned why
+    run.flag pinned why
     blob.put kept
     mem.put '{\"id\":\"e\",\"value\":1,\"version\":1,\"embedding\":[1]}'
     mem.define '{\"id\":\"d\"}'

@@ -31,6 +31,15 @@ fn operators_pin_drop_and_sweep_runs() {
         run.drop r asked -> -CONFLICT run "r" is pinned: unpin it first
         run.unpin r -> +OK
         run.unpin r -> $-1
+        run.flag r -> -ERR wrong number of arguments for 'run.flag' command
+        run.flag r odd SEVERITY normal -> -ERR a flag is flagged or escalated, not normal
+        run.flag r odd SEVERITY strange -> -ERR a flag's severity is flagged or escalated
+        run.flag no odd -> -NOTFOUND there is no run "no"
+        run.flag r odd NAMESPACE nowhere -> -NOTFOUND there is no namespace "nowhere"
+        run.flag r odd -> +OK
+        run.unflag r -> +OK
+        run.unflag r -> $-1
+        run.flag r odd severity ESCALATED -> +OK
         store.retain AT x -> -ERR value is not an integer or out of range
         store.retain POLICY -> -ERR syntax error
         store.retain POLICY [[rule]] -> -INVALID the policy, line 1, column 1: this [[rule]] lacks a keep condition: keep = "7d", keep_newest = 100, keep_share = "5%" or keep_for_ever = true; nothing was dropped
@@ -42,8 +51,15 @@ fn operators_pin_drop_and_sweep_runs() {
     let now = bench.daemon.now_ns();
     let later = now + 8 * 86_400_000_000_000;
     let dry = report(&client.bytes(format!("store.retain AT {later} DRYRUN\r\n").as_bytes()).0);
-    assert_eq!((dry.dropped().runs, dry.at_ns), (1, later));
-    assert!(client.bytes(b"run.get r\r\n").0.contains("|status|$2|ok|"));
+    assert_eq!((dry.dropped().runs, dry.at_ns), (0, later), "it is escalated");
+    let later = now + 91 * 86_400_000_000_000;
+    let dry = report(&client.bytes(format!("store.retain AT {later} DRYRUN\r\n").as_bytes()).0);
+    assert_eq!((dry.dropped().runs, dry.rules[1].rule.as_str()), (1, "marked"));
+    for command in ["run.get r", "run.list severity escalated"] {
+        let (told, _) = client.bytes(format!("{command}\r\n").as_bytes());
+        assert!(told.contains("|status|$2|ok|") && told.contains("|severity|$9|escalated|"), "{told}");
+        assert!(told.contains("|flagged|$3|odd|"), "{told}");
+    }
     client.script("run.drop r asked -> +OK");
     assert!(client.bytes(b"run.get r\r\n").0.starts_with("-GONE run \"r\" was dropped 20"));
     // The name of a dropped run is free for XADD, and a stream that does not exist is empty.
@@ -59,7 +75,9 @@ fn non_operators_cannot_drop_runs() {
     let mut grant = bench.daemon.owner().unwrap();
     grant.rights = Rights::RECORD.union(Rights::READ);
     let mut client = bench.client_with(Some(grant));
-    for command in ["run.pin r x", "run.unpin r", "run.drop r x", "store.retain"] {
+    for command in
+        ["run.pin r x", "run.unpin r", "run.flag r x", "run.unflag r", "run.drop r x", "store.retain"]
+    {
         let (told, _) = client.bytes(format!("{command}\r\n").as_bytes());
         assert!(told.starts_with("-NOPERM") && told.contains("operate"), "{told}");
     }

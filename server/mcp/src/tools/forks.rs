@@ -42,7 +42,7 @@ fn fork_run(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolEr
     store.fork(&reader, seq, &name)?;
     let fork = store.namespace()?.run(&name)?;
     let mut answer = json!({
-        "fork": run_item(&fork, store.redactor()), "shares_frames": [1, seq], "program_was_run": false,
+        "fork": run_item(&fork, store.redactor())?, "shares_frames": [1, seq], "program_was_run": false,
     });
     if has_program {
         let command = format!("{} fork {}", store.command_line(), shell::quote(&format!("{parent}@{seq}")));

@@ -1,6 +1,6 @@
 //! Runs: search, the last failed one, one with its frames, and why one failed.
 
-use annals::runs::{FrameInfo, RunFilter, RunOrder};
+use annals::runs::{Flag, FrameInfo, RunFilter, RunOrder};
 use annals::{Error, ErrorKind, RecordedFrame, RunReader, RunUid, Severity, Status};
 use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::profiles::Redactor;
@@ -171,7 +171,7 @@ fn search_runs(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, Too
                     }
                 }
             }
-            if !page.push(run_item(&reader, store.redactor())) {
+            if !page.push(run_item(&reader, store.redactor())?) {
                 break 'pages after;
             }
             after = Some(reader.info().uid);
@@ -296,7 +296,7 @@ fn suspects(reader: &RunReader, by: Option<&Redactor>) -> Result<Value, ToolErro
 
 fn explain(store: &dyn McpStore, reader: &RunReader) -> Result<Value, ToolError> {
     let by = store.redactor();
-    let mut answer = json!({ "run": run_item(reader, by) });
+    let mut answer = json!({ "run": run_item(reader, by)? });
     let Some(report) = failure_report(reader, by)? else {
         answer["why"] = "the run has no frames".into();
         return Ok(answer);
@@ -336,7 +336,7 @@ fn get_run(store: &dyn McpStore, arguments: &Arguments) -> Result<Value, ToolErr
     let reader = named_run(&store.namespace()?, arguments, "run")?;
     let frames = reader.info().frames;
     let first = cursor_place(arguments, 1)?;
-    let mut answer = run_item(&reader, store.redactor());
+    let mut answer = run_item(&reader, store.redactor())?;
     let used = annals_proxy::run_usage(&reader, &Prices::built_in());
     if !used.models.is_empty() {
         answer["models"] = used.models.iter().map(|model| field(model)).collect();
@@ -458,10 +458,11 @@ pub(super) fn put_answer(item: &mut Map<String, Value>, summary: &ExchangeSummar
 }
 
 /// What the index knows of a run, as the profile `by` shows it.
-pub(super) fn run_item(reader: &RunReader, by: Option<&Redactor>) -> Value {
-    let info = reader.info();
+pub(super) fn run_item(reader: &RunReader, by: Option<&Redactor>) -> Result<Value, ToolError> {
+    let (info, flag) = (reader.info(), reader.flag()?);
+    let severity = Flag::raise(flag.as_ref(), info.severity);
     let mut item = json!({
-        "run": field(&info.name), "status": info.status.name(), "severity": info.severity.name(),
+        "run": field(&info.name), "status": info.status.name(), "severity": severity.name(),
         "frames": info.frames, "started_at": time(info.started_ns),
     });
     if let Some(ended_ns) = info.ended_ns {
@@ -484,7 +485,10 @@ pub(super) fn run_item(reader: &RunReader, by: Option<&Redactor>) -> Value {
         item["forked_from"] =
             json!({ "run": point.run.as_deref().map(field), "at": point.at, "seq": point.shared });
     }
-    item
+    if let Some(flag) = flag {
+        item["flagged_because"] = field(&by.map_or_else(|| flag.why.clone(), |by| by.text(&flag.why)));
+    }
+    Ok(item)
 }
 
 /// What a frame's record and metadata say, as the profile `by` shows it.

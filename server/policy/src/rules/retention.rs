@@ -55,7 +55,7 @@ pub fn parse_policy(text: &str) -> RulesResult<RetentionPolicy> {
         )));
     }
     let document = RulesDocument::parse(text, &KINDS)?;
-    let mut policy = RetentionPolicy { rules: Vec::new(), memory_for_ns: None, sample: RunShare::ALL };
+    let mut policy = RetentionPolicy::new(Vec::new());
     for section in document.sections("rule", &RULE)? {
         if policy.rules.len() == RETENTION_RULES_MAX {
             return Err(
@@ -74,13 +74,14 @@ pub fn parse_policy(text: &str) -> RulesResult<RetentionPolicy> {
         }
         policy.rules.push(rule);
     }
-    let sampling = document.sections("sampling", &["keep_share"])?;
+    let sampling = document.sections("sampling", &["keep_share", "after"])?;
     if let Some(second) = sampling.get(1) {
         return Err(second.wrong("is the second: there is one sampling, or none"));
     }
     if let Some(section) = sampling.first() {
         policy.sample = share(section)?
             .ok_or_else(|| section.wrong(format_args!("lacks keep_share: {SHARE}, for example")))?;
+        policy.sample_after_ns = duration_ns(section, "after")?.unwrap_or(0);
     }
     let memory = document.sections("memory", &["keep"])?;
     if let Some(second) = memory.get(1) {
@@ -310,6 +311,7 @@ mod tests {
             ("[[rule]]\nname = \"sampling\"\nkeep = \"1d\"", (1, 1), "annals' own"),
             ("[[sampling]]\nkeep_share = \"5%\"\n[[sampling]]\nkeep_share = \"6%\"", (3, 1), "the second"),
             ("[[sampling]]", (1, 1), "lacks keep_share"),
+            ("[[sampling]]\nkeep_share = \"5%\"\nafter = \"soon\"", (3, 9), "after is a duration"),
             ("[[sampling]]\nkeep = \"5%\"", (2, 1), "is not a key of [[sampling]]"),
         ] {
             let error = parse_policy(text).unwrap_err();

@@ -1,6 +1,6 @@
 //! Runs that are found by the meaning of their questions, as an operator and as a reader with a profile sees them.
 
-use annals::retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare};
+use annals::retention::{RetentionLimit, RetentionPolicy, RetentionRule};
 use annals::{Component, Frame, Namespace, RunSpec, Status, Store};
 use annals_memory::{Embedder, Memory, WordEmbedder};
 use annals_policy::profiles::{Profile, Redactor};
@@ -63,7 +63,7 @@ impl MeaningBench {
     /// Retention drops all runs that have ended; their memory stays.
     fn drop_all(&self) {
         let rule = RetentionRule::new("all", RetentionLimit::ForNs(0));
-        let policy = RetentionPolicy { rules: vec![rule], memory_for_ns: None, sample: RunShare::ALL };
+        let policy = RetentionPolicy::new(vec![rule]);
         self.store.retain(self.store.plan_retention(&policy, None).unwrap()).unwrap();
     }
 }

@@ -16,6 +16,17 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         .keys(1, 1, 1)
         .arguments("run [NAMESPACE namespace]")
         .summary("Removes the pin of a run. Nil if it has none."),
+    command("retention", "run.flag", -3, OPERATE)
+        .keys(1, 1, 1)
+        .arguments("run why [SEVERITY flagged|escalated] [NAMESPACE namespace]")
+        .summary(
+            "Flags a run, open or ended: lists and retention count it as at least `flagged`, or `escalated`. Its \
+             record stays. Replaces an existing flag.",
+        ),
+    command("retention", "run.unflag", -2, OPERATE)
+        .keys(1, 1, 1)
+        .arguments("run [NAMESPACE namespace]")
+        .summary("Removes the flag of a run. Its recorded severity stays. Nil if it has none."),
     command("retention", "run.drop", -3, &["operate", "whole", "changes"])
         .keys(1, 1, 1)
         .arguments("run why [NAMESPACE namespace] [COMPACT]")

@@ -56,6 +56,8 @@ impl MemberKind {
 
 const ANY_STATUS: MemberKind = MemberKind::OneOf(&["open", "ok", "failed", "abandoned"]);
 const LAST_STATUS: MemberKind = MemberKind::OneOf(&["ok", "failed", "abandoned"]);
+/// Severities of a flag.
+const RAISED: MemberKind = MemberKind::OneOf(&["flagged", "escalated"]);
 const SEVERITY: MemberKind = MemberKind::OneOf(&["debug", "normal", "flagged", "escalated"]);
 const TIERS: WordSource = Opt("tiers", "TIERS", Names);
 const PROJECTION: MemberKind = MemberKind::OneOf(&["decisions", "commits", "narrative", "full"]);
@@ -270,6 +272,12 @@ pub const ROUTES: &[HttpRoute] = &[
     delete("/v1/runs/{run}/pin", "unpinRun", "run.unpin")
         .words(&[Path("run")])
         .summary("Removes the pin of a run."),
+    post("/v1/runs/{run}/flag", "flagRun", "run.flag")
+        .words(&[Path("run"), Field("why", Text), Opt("severity", "SEVERITY", RAISED)])
+        .summary("Flags a run, open or ended: lists and retention count it as at least this severe."),
+    delete("/v1/runs/{run}/flag", "unflagRun", "run.unflag")
+        .words(&[Path("run")])
+        .summary("Removes the flag of a run. Its recorded severity stays."),
     post("/v1/runs/{run}/drop", "dropRun", "run.drop")
         .words(&[Path("run"), Field("why", Text), Constant("COMPACT")])
         .gives(ReplyShape::Bytes)

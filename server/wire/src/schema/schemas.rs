@@ -85,6 +85,7 @@ pub fn components() -> Value {
                 "parent": or_null(json!({ "type": "object" })), "started_ns": time(), "ended_ns": or_null(time()),
                 "frames": count(), "bytes": count(), "fingerprint": or_null(hash()), "metadata": bytes(),
                 "redacted": { "type": "boolean" }, "profile": text(), "pinned": text(),
+                "flagged": text(),
                 "usage": {
                     "type": "object",
                     "properties": { "models": { "type": "array", "items": text() }, "input": or_null(count()), "output": or_null(count()),

@@ -164,6 +164,10 @@ fn routes_of_the_page_say_what_a_run_is() {
         api.json(204, &format!("POST /v1/runs/{name}/end"), json!({}));
     }
     api.json(204, "POST /v1/runs/a/pin", json!({ "why": "evidence" }));
+    api.json(204, "POST /v1/runs/b/flag", json!({ "why": "odd", "severity": "escalated" }));
+    api.json(204, "POST /v1/runs/c/flag", json!({ "why": "odd" }));
+    api.json(204, "DELETE /v1/runs/c/flag", Value::Null);
+    assert_eq!(api.ask("POST /v1/runs/c/flag", json!({ "why": "odd", "severity": "normal" })).status, 400);
     let failure = api.json(200, "GET /v1/runs/a/failure", Value::Null);
     assert_eq!((&failure["seq"], &failure["exit_code"]), (&json!(1), &Value::Null), "{failure}");
     let steps = api.json(200, "GET /v1/runs/a/suspect", Value::Null);
@@ -189,6 +193,9 @@ fn routes_of_the_page_say_what_a_run_is() {
     assert_eq!(runs[1]["usage"]["input"], 1000, "the parent paid for shared frames: {listed}");
     assert!(runs[2]["usage"]["dollars"].as_f64().is_some_and(|dollars| dollars > 0.0), "{listed}");
     assert_eq!((&runs[2]["pinned"], &runs[1]["pinned"]), (&json!("evidence"), &Value::Null));
+    let marks: Vec<_> = runs.iter().map(|run| (&run["severity"], &run["flagged"])).collect();
+    let (plain, odd) = ((&json!("normal"), &Value::Null), (&json!("escalated"), &json!("odd")));
+    assert_eq!(marks, [plain, odd, plain]);
     assert_eq!(api.ask("GET /v1/runs?with=other", Value::Null).status, 400);
     for path in ["failure", "suspect", "blame", "forks", "diff?with=a"] {
         assert_eq!(api.ask(&format!("GET /v1/runs/none/{path}"), Value::Null).status, 404, "{path}");
