@@ -1,6 +1,7 @@
 //! The data of a report: runs as the page's scripts read them (`ReportSource` in `server/page/assets/source.js`).
 
-use annals::{RunInfo, RunReader};
+use annals::RunReader;
+use annals::runs::Flag;
 use annals_server::profiles::Redactor;
 use annals_server::suspect::{self, Transcript, Weights};
 use annals_server::{
@@ -60,7 +61,7 @@ impl StoreAccess {
             }
         };
         let data = json!({
-            "run": run_json(info, by), "timeline": { "frames": rows, "next": null, "total": info.frames },
+            "run": run_json(&reader, by)?, "timeline": { "frames": rows, "next": null, "total": info.frames },
             "views": views, "failure": self.failure_json(id, by, &mut damage), "suspect": suspect_json(&reader, by, &mut damage)?,
             "blame": if by.is_none() { self.blame_json(&info.name)? } else { Value::Null },
             "states": if by.is_none() { states(&reader, &mut damage) } else { Vec::new() },
@@ -114,7 +115,8 @@ impl StoreAccess {
 
 /// A run as `GET /v1/runs/RUN` returns it. A redacted report has no fingerprint, because guesses of the content
 /// could be checked against it.
-fn run_json(info: &RunInfo, by: Option<&Redactor>) -> Value {
+fn run_json(reader: &RunReader, by: Option<&Redactor>) -> CliResult<Value> {
+    let (info, flag) = (reader.info(), reader.flag().map_err(engine_failure)?);
     let shown = |text: &str| by.map_or_else(|| text.to_owned(), |by| by.text(text));
     let tags: Map<String, Value> =
         info.tags.iter().map(|(key, value)| (key.clone(), shown(value).into())).collect();
@@ -122,7 +124,7 @@ fn run_json(info: &RunInfo, by: Option<&Redactor>) -> Value {
         |parent| json!({ "run": parent.run, "uid": parent.uid.0, "at": parent.at, "shared": parent.shared }),
     );
     let mut run = json!({
-        "name": info.name, "uid": info.uid.0, "status": info.status.name(), "severity": info.severity.name(),
+        "name": info.name, "uid": info.uid.0, "status": info.status.name(), "severity": Flag::raise(flag.as_ref(), info.severity).name(),
         "agent": info.agent, "model": info.model, "tags": tags, "parent": parent, "started_ns": info.started_ns,
         "ended_ns": info.ended_ns, "frames": info.frames, "bytes": info.raw_bytes,
         "fingerprint": info.fingerprint.filter(|_| by.is_none()).map(|link| link.to_string()),
@@ -131,7 +133,10 @@ fn run_json(info: &RunInfo, by: Option<&Redactor>) -> Value {
         run["redacted"] = true.into();
         run["profile"] = by.profile().name().into();
     }
-    run
+    if let Some(flag) = flag {
+        run["flagged"] = shown(&flag.why).into();
+    }
+    Ok(run)
 }
 
 fn suspect_json(reader: &RunReader, by: Option<&Redactor>, damage: &mut Vec<String>) -> CliResult<Value> {

@@ -1,5 +1,5 @@
-//! `annals retain`, `pin`, `unpin`, `flag`, `unflag` and `forget`: keep and drop runs. The process that holds the store, a daemon
-//! or a recorder, does the work; else this process does.
+//! `annals retain`, `pin`, `unpin`, `flag`, `unflag` and `forget`: keep and drop runs. The process that holds the
+//! store, a daemon or a recorder, does the work; else this process does.
 
 use std::path::Path;
 

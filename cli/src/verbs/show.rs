@@ -100,7 +100,13 @@ fn show_run(
     let metadata = door.metadata(&run.id)?;
     let metadata = redactor.map(|by| by.metadata(&metadata).bytes.into_owned()).unwrap_or(metadata);
     // A fingerprint would let a reader confirm guesses of redacted content.
-    let run = &RunRow { fingerprint: run.fingerprint.clone().filter(|_| redactor.is_none()), ..run.clone() };
+    let shown = |why: &String| redactor.map_or_else(|| why.clone(), |by| by.text(why));
+    let run = &RunRow {
+        fingerprint: run.fingerprint.clone().filter(|_| redactor.is_none()),
+        pinned: run.pinned.as_ref().map(shown),
+        flagged: run.flagged.as_ref().map(shown),
+        ..run.clone()
+    };
     let used = door.usage(&door.reader(&run.id)?);
     let decisions = deliberation::of_run(door, &run.id, None, redactor)?;
     if out.json {

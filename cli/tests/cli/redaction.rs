@@ -24,6 +24,26 @@ fn placeholders(text: &str) -> Vec<String> {
     text.match_indices("[email:").map(|(at, _)| text[at..at + 20].to_owned()).collect()
 }
 
+/// `show --as` printed the reason of a pin as it was given.
+#[test]
+fn reasons_of_pins_and_flags_are_redacted() {
+    let bench = bench();
+    for verb in ["pin", "flag"] {
+        bench.run_args(["--store", "s", verb, "r", "--why", "ann@example.com asked"]).ok();
+    }
+    assert_eq!(bench.run("--store s show r").text().matches("ann@example.com asked").count(), 2);
+    let shown = bench.run("--store s show r --as safe").text();
+    assert!(!shown.contains("ann@") && shown.matches("] asked").count() == 2, "{shown}");
+    let json = &bench.run("--store s show r --as safe --json").json()[0];
+    for mark in ["pinned", "flagged"] {
+        let why = json[mark].as_str().unwrap();
+        assert!(why.ends_with("] asked") && !why.contains("ann@"), "{json}");
+    }
+    assert_eq!(bench.run("--store s report r --as safe -o r.html").code, 0);
+    let page = std::fs::read_to_string(bench.path("r.html")).unwrap();
+    assert!(!page.contains("ann@") && page.contains("] asked"), "the report");
+}
+
 #[test]
 fn redacted_show_and_replay_name_the_profile() {
     let bench = bench();

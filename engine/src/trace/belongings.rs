@@ -185,6 +185,24 @@ impl Namespace {
         self.delete_if_replaced(uid)
     }
 
+    /// Deletes a key that belongs to a run, and its link; returns whether there was such a key. On disk when this
+    /// returns.
+    pub(crate) fn delete_belonging(&self, uid: RunUid, (keyspace, key): (&str, &[u8])) -> Result<bool> {
+        let (Some(links), Some(named)) = (self.find_keyspace(BELONGINGS)?, self.find_keyspace(keyspace)?)
+        else {
+            return Ok(false);
+        };
+        let _forking = lock(&self.store.recording().forking);
+        if named.get(key)?.is_none() {
+            return Ok(false);
+        }
+        let mut batch = self.batch();
+        batch.delete(&links, &link_key(uid, keyspace, key));
+        batch.delete(&named, key);
+        batch.submit_with(Durability::Disk)?.wait()?;
+        Ok(true)
+    }
+
     /// Deletes the lasting belongings of runs of this name that retention dropped. Returns those runs, the one that was
     /// dropped last at the end, and adds what was deleted to `deleted`.
     pub(crate) fn forget_lasting(&self, run: &str, deleted: &mut Vec<DeletedKey>) -> Result<Vec<RunUid>> {

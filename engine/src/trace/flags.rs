@@ -98,16 +98,7 @@ impl Namespace {
     /// `NotFound`, `Gone`, `Unavailable`, `Poisoned`.
     pub fn unflag(&self, run: &str) -> Result<bool> {
         let uid = self.run(run)?.info().uid;
-        let _held = self.hold_drops();
-        let Some(keyspace) = self.find_keyspace(FLAGS)? else { return Ok(false) };
-        let key = uid.0.to_be_bytes();
-        if keyspace.get(&key)?.is_none() {
-            return Ok(false);
-        }
-        let mut batch = self.batch();
-        batch.delete(&keyspace, &key);
-        batch.submit_with(Durability::Disk)?.wait()?;
-        Ok(true)
+        self.delete_belonging(uid, (FLAGS, &uid.0.to_be_bytes()))
     }
 
     /// The flag of a run.

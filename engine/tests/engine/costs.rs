@@ -358,6 +358,12 @@ const OPERATIONS: &[CostedOperation] = &[
     ("run_remnants", [1, 0, 0], |bench| {
         bench.space.run_remnants(RunUid(66)).unwrap();
     }),
+    // The first flag of a namespace makes the keyspaces of flags and of links: two writes and a sync each.
+    ("flag, the first", [6, 5, 3], |bench| {
+        drop(bench.space.flag("run-70", Severity::Flagged, "odd").unwrap())
+    }),
+    ("flag", [6, 1, 1], |bench| drop(bench.space.flag("run-71", Severity::Escalated, "odd").unwrap())),
+    ("unflag", [4, 1, 1], |bench| assert!(bench.space.unflag("run-71").unwrap())),
     ("close", [5, 3, 4], |bench| bench.store.clone().close().unwrap()),
 ];
 

@@ -157,6 +157,12 @@ fn last_failed_run_passes_over_forks_and_takes_flagged_runs() {
     let answer = last();
     assert_eq!(answer["run"]["run"], "flagged");
     assert!(answer["chosen_because"].as_str().unwrap().starts_with("no run has failed"), "{answer}");
+    // A person's flag counts like the recorded severity, and its reason is told.
+    bench.space.flag("fine", Severity::Escalated, "a customer asked").unwrap();
+    let run = &last()["run"];
+    assert_eq!((&run["run"], &run["severity"]), (&json!("fine"), &json!("escalated")));
+    assert_eq!(run["flagged"], "a customer asked");
+    bench.space.unflag("fine").unwrap();
     let fork = |of: &str, name: &str| {
         bench.space.fork(of, 1, false, RunSpec::new(name)).unwrap().end(Status::Failed).unwrap();
     };

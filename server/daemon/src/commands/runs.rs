@@ -137,8 +137,8 @@ fn end(call: &mut CommandCall<'_, '_>) -> CommandResult {
     Ok(Reply::OK)
 }
 
-/// The properties of a run; its severity is what it counts with. A redacted reader does not get the fingerprint, because guesses of the content
-/// could be checked against it.
+/// The properties of a run; its severity is what it counts with. A redacted reader does not get the fingerprint,
+/// because guesses of the content could be checked against it.
 pub(super) fn run_fields(
     run: &RunReader,
     redactor: Option<&Redactor>,

@@ -1,6 +1,5 @@
 //! Upkeep that other processes ask of a recorder that holds the store: compaction, retention, pins,
-//! flags, drops and forgotten keys. The
-//! commands are those of the daemon.
+//! flags, drops and forgotten keys. The commands are those of the daemon.
 
 use std::sync::Arc;
 

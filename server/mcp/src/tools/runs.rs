@@ -486,7 +486,7 @@ pub(super) fn run_item(reader: &RunReader, by: Option<&Redactor>) -> Result<Valu
             json!({ "run": point.run.as_deref().map(field), "at": point.at, "seq": point.shared });
     }
     if let Some(flag) = flag {
-        item["flagged_because"] = field(&by.map_or_else(|| flag.why.clone(), |by| by.text(&flag.why)));
+        item["flagged"] = field(&by.map_or_else(|| flag.why.clone(), |by| by.text(&flag.why)));
     }
     Ok(item)
 }
