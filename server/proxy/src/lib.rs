@@ -4,7 +4,7 @@
 //! variables from which clients read their base address point the program to it ([`Mounts`]). The address
 //! carries a secret of the run.
 //!
-//! Layout, lowest first; a module uses only earlier ones: `body` (assembles a body from its parts), `mounts`
+//! Layout, lowest first; a module uses only earlier ones: `body` (assembles a body from its parts), `channel_body` (a body that a task sends), `mounts`
 //! and `variables` (the upstream of an address), `upstream` (the HTTP client), `chat_client` (one
 //! question to a model), `embeddings` (vectors of
 //! texts, over HTTP), `program` (the child process), `spool` (a body that can be sent again), `destination`
@@ -15,6 +15,7 @@
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 pub mod body;
+pub mod channel_body;
 mod chat_client;
 pub mod destination;
 pub mod embeddings;

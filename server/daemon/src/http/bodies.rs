@@ -18,7 +18,6 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
-use http_body_util::channel::{Channel, Sender};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -30,6 +29,7 @@ use crate::perform::perform;
 use crate::session::{Daemon, Session};
 use crate::turn::{CommandRefusal, Offload};
 use annals_policy::profiles::{Redactor, encodings};
+use annals_proxy::channel_body::{BodySender, ChannelBody};
 use annals_wire::resp::Reply;
 
 /// Bytes per read.
@@ -171,10 +171,10 @@ async fn redacted_body(
         BodySelection::NotModified(response) => return Ok(response),
         BodySelection::Part(asked) => asked,
     };
-    let (sender, body) = Channel::new(PIECES);
+    let (sender, body) = ChannelBody::new(PIECES);
     let part = shown.slice(usize::try_from(asked.from).unwrap_or(0)..usize::try_from(asked.to).unwrap_or(0));
     tokio::spawn(async move {
-        let (_place, mut part, mut sender): (_, Bytes, Sender<Bytes, io::Error>) = (place, part, sender);
+        let (_place, mut part, sender): (_, Bytes, BodySender<io::Error>) = (place, part, sender);
         while !part.is_empty() {
             let piece = part.split_to(part.len().min(PIECE_BYTES));
             if sender.send_data(piece).await.is_err() {
@@ -206,7 +206,7 @@ fn stream_response(shared: &Arc<HttpShared>, headers: &HeaderMap, reader: BlobRe
         BodySelection::NotModified(response) => return Ok(response),
         BodySelection::Part(asked) => asked,
     };
-    let (sender, body) = Channel::new(PIECES);
+    let (sender, body) = ChannelBody::new(PIECES);
     tokio::spawn(stream_range(shared.daemon.clone(), reader, asked.from, asked.to - asked.from, sender));
     Ok(asked.response(Body::new(body)))
 }
@@ -313,7 +313,7 @@ async fn stream_range(
     reader: BlobReader,
     skip: u64,
     mut left: u64,
-    mut to: Sender<Bytes, io::Error>,
+    to: BodySender<io::Error>,
 ) {
     let (mut reader, mut skip) = (Some(reader), skip);
     while left > 0 {
@@ -339,9 +339,9 @@ async fn stream_range(
                 }
             }
             // The body is shorter than announced: abort, so that the client notices.
-            Ok(Ok(_)) => return to.abort(io::ErrorKind::UnexpectedEof.into()),
-            Ok(Err(error)) => return to.abort(error),
-            Err(error) => return to.abort(io::Error::other(error)),
+            Ok(Ok(_)) => return to.abort(io::ErrorKind::UnexpectedEof.into()).await,
+            Ok(Err(error)) => return to.abort(error).await,
+            Err(error) => return to.abort(io::Error::other(error)).await,
         }
     }
 }

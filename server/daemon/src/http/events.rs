@@ -18,7 +18,6 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
-use http_body_util::channel::{Channel, Sender};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
@@ -26,6 +25,7 @@ use super::problem::HttpProblem;
 use super::{HttpShared, StopSignal, json, param, parse_query};
 use crate::perform::perform;
 use crate::session::Session;
+use annals_proxy::channel_body::{BodySender, ChannelBody};
 use annals_wire::resp::Reply;
 
 /// Maximum number of streams.
@@ -66,7 +66,7 @@ pub(super) fn routes(router: Router<Arc<HttpShared>>) -> Router<Arc<HttpShared>>
 struct EventStream {
     shared: Arc<HttpShared>,
     session: Session,
-    to: Sender<Bytes, io::Error>,
+    to: BodySender<io::Error>,
     stopped: Option<watch::Receiver<bool>>,
     _place: OwnedSemaphorePermit,
 }
@@ -84,7 +84,7 @@ impl EventStream {
         let place = shared.streams.clone().try_acquire_owned().map_err(|_| HttpProblem::busy())?;
         let stopped = request.extensions().get().map(|StopSignal(stopped)| stopped.clone());
         // The channel holds one event besides the one that is being sent.
-        let (to, body) = Channel::new(1);
+        let (to, body) = ChannelBody::new(1);
         let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
         let response = (headers, Body::new(body)).into_response();
         Ok((Self { shared: shared.clone(), session, to, stopped, _place: place }, response))

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http_body_util::channel::Channel;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -24,6 +23,7 @@ use super::DaemonBench;
 use crate::proxy_runs::ProxyRuns;
 use annals_policy::exchange::ExchangeMetadata;
 use annals_proxy::Origin;
+use annals_proxy::channel_body::ChannelBody;
 use annals_proxy::proxy::{
     BodyMemory, MultiRunProxy, ProxyReplayer, RECORDED, REPLAYED, ReplayOptions, RequestRefusal,
     UpstreamOptions,
@@ -69,7 +69,7 @@ async fn provide(request: Request<Incoming>, told: Arc<ProviderState>) -> Provid
         response.headers_mut().insert("x-number", number.into());
         return response;
     }
-    let (mut sender, body) = Channel::<Bytes, Infallible>::new(1);
+    let (sender, body) = ChannelBody::<Infallible>::new(1);
     tokio::spawn(async move {
         for part in 0..4 {
             let event = json!({ "id": number, "part": part, "said": said });

@@ -22,7 +22,6 @@ use annals::replay::matching::{
 use annals_text::hex;
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use http_body_util::channel::{Channel, Sender};
 use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
 use serde_json::json;
@@ -42,6 +41,7 @@ use super::listen::{
     whole_body_response,
 };
 use super::record::http_exchange;
+use crate::channel_body::{BodySender, ChannelBody};
 use crate::error::ProxyError;
 use crate::mounts::recorded_path;
 use annals_policy::exchange::ExchangeMetadata;
@@ -538,7 +538,7 @@ impl ProxyReplayerState {
             self.note_released(seq);
             whole_body_response(output)
         } else {
-            let (sender, body) = Channel::new(1);
+            let (sender, body) = ChannelBody::new(1);
             let wire = wire.map(|wire| (wire.written(), wire));
             tokio::spawn(self.clone().send(seq, output, began, sender, wire));
             body.boxed()
@@ -584,7 +584,7 @@ impl ProxyReplayerState {
         seq: u32,
         mut output: Bytes,
         began: Instant,
-        mut sender: Sender<Bytes, super::listen::BoxError>,
+        sender: BodySender<super::listen::BoxError>,
         wire: Option<(u64, Arc<ConnectionProgress>)>,
     ) {
         let Some(exchange) = self.exchanges.get(&seq) else { return };
@@ -631,7 +631,7 @@ impl ProxyReplayerState {
                 // Otherwise the sent bytes need time before the connection is cut, which drops unsent ones.
                 let pause = if why == HUNG_UP { PATIENCE } else { FLUSH };
                 tokio::time::sleep(pause).await;
-                sender.abort(why.to_owned().into());
+                sender.abort(why.to_owned().into()).await;
             }
         }
     }

@@ -54,6 +54,7 @@ impl EventReader {
         }
     }
 
+    #[track_caller]
     fn expect(&mut self) -> Event {
         self.next().expect("the stream has ended")
     }
