@@ -363,7 +363,7 @@ const OPERATIONS: &[CostedOperation] = &[
         drop(bench.space.flag("run-70", Severity::Flagged, "odd").unwrap())
     }),
     ("flag", [6, 1, 1], |bench| drop(bench.space.flag("run-71", Severity::Escalated, "odd").unwrap())),
-    ("unflag", [4, 1, 1], |bench| assert!(bench.space.unflag("run-71").unwrap())),
+    ("unflag", [3, 1, 1], |bench| assert!(bench.space.unflag("run-71").unwrap())),
     ("close", [5, 3, 4], |bench| bench.store.clone().close().unwrap()),
 ];
 
