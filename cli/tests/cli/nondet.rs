@@ -1,7 +1,7 @@
 //! `annals record --capture-nondet`: programs that put times, ids and random numbers into their requests.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::upstream::FakeUpstream;
@@ -38,6 +38,14 @@ impl CliBench {
     fn draws(&self, upstream: &FakeUpstream, run: &str, doing: &[&str]) -> ProcessResult {
         let (python, agent) = (python(), agent("draws.py"));
         self.capture(upstream, run, &[CAPTURE], &[&[python.as_str(), "-B", &agent], doing].concat())
+    }
+
+    fn private_directories(&self) -> Vec<PathBuf> {
+        let listed = self.path("").read_dir().unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name.starts_with("annals-network-") || name.starts_with("annals-nondet-")
+        });
+        listed.collect()
     }
 
     fn replay_agent(&self, args: &[&str], variables: &[(&str, &str)]) -> ProcessResult {
@@ -195,7 +203,7 @@ fn killed_recorder_has_all_draws_before_its_frames() {
     let script = bench.write("wait.sh", format!("'{python}' -B '{agent}' every; echo there; read line"));
     let line = ["record", "--run", "r", "--upstream", &upstream.url, CAPTURE, "--", "sh", &script];
     let mut command = bench.command(line);
-    // Files that the killed recorder leaves are removed with the test's directory.
+    // Its directories are then the only ones there.
     command.env("TMPDIR", bench.path(""));
     let mut recorder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut told = std::io::BufReader::new(recorder.stdout.take().unwrap());
@@ -211,6 +219,16 @@ fn killed_recorder_has_all_draws_before_its_frames() {
     }
     recorder.kill().unwrap();
     assert_eq!(recorder.wait().unwrap().signal(), Some(9));
+    drop(recorder.stdin.take());
+    assert!(!bench.private_directories().is_empty());
+    // Any later recording removes them, once the program has ended.
+    let is_left = (0..100).all(|number| {
+        let run = format!("after-{number}");
+        let mut after = bench.command(["record", "--run", &run, "--allow-empty", "--", "true"]);
+        assert!(after.env("TMPDIR", bench.path("")).output().unwrap().status.success());
+        !bench.private_directories().is_empty()
+    });
+    assert!(!is_left, "{:?}", bench.private_directories());
     bench.write("wait.sh", format!("'{python}' -B '{agent}' every; echo there"));
     let replayed = bench.replay_agent(&["r"], &[]);
     assert!(replayed.stderr.contains("exact 3 of 3"), "{}", replayed.stderr);

@@ -30,6 +30,7 @@ mod network;
 mod nondet;
 mod origin;
 mod own_frames;
+mod private_directory;
 pub mod program;
 pub mod proxy;
 mod run_usage;

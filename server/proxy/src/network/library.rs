@@ -4,13 +4,12 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 
 use annals_preload::traffic::{self, ALLOWED_AT, GuardMode, POLICY_BYTES, PORT_AT};
 
 use super::HostPattern;
-use crate::nondet::private_directory;
+use crate::private_directory::{PrivateDirectory, Purpose};
 
 /// Built by `build.rs`; empty on systems where no library can be loaded.
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/network.so"));
@@ -23,22 +22,11 @@ pub(super) enum TrafficNote {
     Execute { program: String },
 }
 
-/// The directory; deleted when this is dropped.
+/// The directory.
 #[derive(Debug)]
 pub(super) struct NetworkLibrary {
-    directory: PathBuf,
+    directory: PrivateDirectory,
     policy: File,
-    is_kept: AtomicBool,
-}
-
-impl Drop for NetworkLibrary {
-    fn drop(&mut self) {
-        if self.is_kept.load(Ordering::Acquire) {
-            return;
-        }
-        #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
 }
 
 impl NetworkLibrary {
@@ -60,30 +48,20 @@ impl NetworkLibrary {
                 return Err(format!("the allowed hosts are longer than {} bytes", POLICY_BYTES - ALLOWED_AT));
             }
         }
-        let directory = private_directory("annals-network").map_err(|error| error.0)?;
+        let directory = PrivateDirectory::create(Purpose::Network)?;
         let laid = (|| {
-            create(&directory.join(traffic::LIBRARY), 0o555)?.write_all(LIBRARY)?;
-            create(&directory.join(traffic::NOTES), 0o622)?;
-            let mut policy = create(&directory.join(traffic::POLICY), 0o644)?;
+            let path = directory.path();
+            create(&path.join(traffic::LIBRARY), 0o555)?.write_all(LIBRARY)?;
+            create(&path.join(traffic::NOTES), 0o622)?;
+            let mut policy = create(&path.join(traffic::POLICY), 0o644)?;
             policy.write_all(&page)?;
             // A process that changes its user (`su`) also loads the library, and knows the directory's name.
-            std::fs::set_permissions(&directory, Permissions::from_mode(0o711))?;
+            std::fs::set_permissions(path, Permissions::from_mode(0o711))?;
             Ok::<_, std::io::Error>(policy)
         })();
-        match laid {
-            Ok(policy) => Ok(Self { directory, policy, is_kept: AtomicBool::new(false) }),
-            Err(error) => {
-                #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
-                let _ = std::fs::remove_dir_all(&directory);
-                Err(format!("the network library cannot be written for the program: {error}"))
-            }
-        }
-    }
-
-    /// Keeps the directory: surviving processes have the library in their environment, and the loader would
-    /// complain in every program that they start.
-    pub(super) fn keep_directory(&self) {
-        self.is_kept.store(true, Ordering::Release);
+        let policy =
+            laid.map_err(|error| format!("the network library cannot be written for the program: {error}"))?;
+        Ok(Self { directory, policy })
     }
 
     /// Changes the mode of all processes at once.
@@ -93,31 +71,31 @@ impl NetworkLibrary {
 
     /// The program's variables; `preloaded` lists other preloaded libraries.
     pub(super) fn environment(&self, preloaded: Option<&str>) -> [(String, String); 2] {
-        let library = self.directory.join(traffic::LIBRARY).to_string_lossy().into_owned();
+        let library = self.directory.path().join(traffic::LIBRARY).to_string_lossy().into_owned();
         let preload = match preloaded.filter(|value| !value.is_empty()) {
             Some(others) => format!("{library}:{others}"),
             None => library,
         };
-        let directory = self.directory.to_string_lossy().into_owned();
+        let directory = self.directory.path().to_string_lossy().into_owned();
         [("LD_PRELOAD".to_owned(), preload), (traffic::DIRECTORY.to_owned(), directory)]
     }
 
     /// The private directory; it appears in the environment of every process that has the library.
     pub(super) fn directory(&self) -> &Path {
-        &self.directory
+        self.directory.path()
     }
 
     /// Reads the notes while they are written.
     pub(super) fn follow(&self) -> std::io::Result<NotesReader> {
         #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
-        let file = File::open(self.directory.join(traffic::NOTES))?;
+        let file = File::open(self.directory.path().join(traffic::NOTES))?;
         Ok(NotesReader { file, at: 0 })
     }
 
     /// All notes so far, in order, and why there may be more.
     pub(super) fn notes(&self) -> (Vec<TrafficNote>, Option<String>) {
         #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
-        let bytes = match std::fs::read(self.directory.join(traffic::NOTES)) {
+        let bytes = match std::fs::read(self.directory.path().join(traffic::NOTES)) {
             Ok(bytes) => bytes,
             Err(error) => {
                 return (Vec::new(), Some(format!("the notes of connections cannot be read: {error}")));

@@ -225,10 +225,7 @@ impl NetworkWatch {
     }
 
     /// What the program reached, after its end; some of its processes may still run.
-    pub(crate) fn finish(&self, are_left: bool) -> TrafficReport {
-        if let (true, Ok(library)) = (are_left, &self.library) {
-            library.keep_directory();
-        }
+    pub(crate) fn finish(&self) -> TrafficReport {
         let (sampler, supervisor, is_isolated, mut weaker) = {
             let mut state = self.state();
             state.follower = None;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use annals::{Component, Frame};
@@ -19,6 +19,7 @@ use serde_json::json;
 use super::lanes::{DrawLanes, LANES_MAX, is_name, put_part};
 use super::reach::{self, CoverageObstacle};
 use crate::destination::NewRun;
+use crate::private_directory::{PrivateDirectory, Purpose};
 use crate::program::Program;
 
 /// The library, built by `build.rs`; empty on systems without one.
@@ -27,10 +28,6 @@ static NODE: &[u8] = include_bytes!("node.cjs");
 
 /// The variable that makes Python's string hashing the same in each process.
 pub(crate) const HASH_SEED: &str = "PYTHONHASHSEED";
-/// Maximum length of the directory's path: the library keeps it in a fixed buffer.
-const DIRECTORY_BYTES_MAX: usize = 120;
-/// Minimum free space in the directory's file system.
-const FREE_BYTES_MIN: u64 = 256 << 20;
 /// Maximum number of lane files kept open.
 const OPEN_MAX: usize = 128;
 /// Maximum number of programs named.
@@ -59,10 +56,10 @@ pub struct CaptureReport {
     pub differences: Vec<String>,
 }
 
-/// Captures the draws of one program. Its directory is deleted when this is dropped.
+/// Captures the draws of one program.
 #[derive(Debug)]
 pub(crate) struct NondetCapture {
-    directory: PathBuf,
+    directory: PrivateDirectory,
     beyond: Option<CoverageObstacle>,
     served: DrawLanes,
     noted: Mutex<CapturedLanes>,
@@ -73,13 +70,6 @@ struct CapturedLanes {
     /// For each lane: its file if kept open, and the number of bytes recorded.
     lanes: BTreeMap<String, (Option<File>, usize)>,
     failed: Option<String>,
-}
-
-impl Drop for NondetCapture {
-    fn drop(&mut self) {
-        #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
 }
 
 fn failed(what: &str, error: &std::io::Error) -> NondetError {
@@ -94,7 +84,7 @@ impl NondetCapture {
     pub(crate) fn begin(program: &Program, served: DrawLanes) -> Result<Self, NondetError> {
         has_library()?;
         let capture = Self {
-            directory: private_directory("annals-nondet")?,
+            directory: PrivateDirectory::create(Purpose::Nondet).map_err(NondetError)?,
             beyond: reach::coverage_obstacle(program),
             served,
             noted: Mutex::default(),
@@ -107,12 +97,12 @@ impl NondetCapture {
 
     fn create_files(&self) -> std::io::Result<()> {
         for folder in ["in", "out", "exec"] {
-            DirBuilder::new().mode(0o700).create(self.directory.join(folder))?;
+            DirBuilder::new().mode(0o700).create(self.directory.path().join(folder))?;
         }
-        write(&self.directory.join("preload.so"), 0o500, LIBRARY)?;
-        write(&self.directory.join("node.cjs"), 0o400, NODE)?;
+        write(&self.directory.path().join("preload.so"), 0o500, LIBRARY)?;
+        write(&self.directory.path().join("node.cjs"), 0o400, NODE)?;
         let mut lanes = self.served.0.iter().filter(|(_, bytes)| !bytes.is_empty());
-        lanes.try_for_each(|(name, bytes)| write(&self.directory.join("in").join(name), 0o600, bytes))
+        lanes.try_for_each(|(name, bytes)| write(&self.directory.path().join("in").join(name), 0o600, bytes))
     }
 
     /// The variables that the program needs.
@@ -121,7 +111,7 @@ impl NondetCapture {
         if self.beyond.as_ref().is_some_and(|beyond| beyond.harmful) {
             return variables;
         }
-        let of = |name: &str| self.directory.join(name).to_string_lossy().into_owned();
+        let of = |name: &str| self.directory.path().join(name).to_string_lossy().into_owned();
         let more = |name: &str, between: &str, first: String, before: bool| {
             let set = std::env::var(name).ok().filter(|value| !value.is_empty());
             let value = match (set, before) {
@@ -134,7 +124,7 @@ impl NondetCapture {
         variables.extend([
             more("LD_PRELOAD", ":", of("preload.so"), true),
             more("NODE_OPTIONS", " ", format!("--require {}", of("node.cjs")), false),
-            (format::DIRECTORY.to_owned(), self.directory.to_string_lossy().into_owned()),
+            (format::DIRECTORY.to_owned(), self.directory.path().to_string_lossy().into_owned()),
             (format::LANE.to_owned(), "0".to_owned()),
         ]);
         variables
@@ -176,7 +166,7 @@ impl NondetCapture {
         mut new: impl FnMut(&str, usize, &[u8]),
     ) -> std::io::Result<()> {
         for name in self.names("out")? {
-            let path = self.directory.join("out").join(&name);
+            let path = self.directory.path().join("out").join(&name);
             let mut open = noted.lanes.len() < OPEN_MAX;
             let lane = noted.lanes.entry(name.clone()).or_default();
             let opened;
@@ -205,7 +195,7 @@ impl NondetCapture {
     /// The lanes that have a file in a folder.
     fn names(&self, folder: &str) -> std::io::Result<Vec<String>> {
         #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
-        let listed = std::fs::read_dir(self.directory.join(folder))?;
+        let listed = std::fs::read_dir(self.directory.path().join(folder))?;
         let names = listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let mut names: Vec<_> = names.filter(|name| is_name(name)).take(LANES_MAX).collect();
         names.sort_unstable();
@@ -253,7 +243,7 @@ impl NondetCapture {
         let silent: Vec<_> = started.iter().filter(|name| !drawn.0.contains_key(*name)).collect();
         for name in silent.iter().take(LISTED_PROGRAMS_MAX) {
             #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
-            let program = std::fs::read(self.directory.join("exec").join(name)).unwrap_or_default();
+            let program = std::fs::read(self.directory.path().join("exec").join(name)).unwrap_or_default();
             let program = String::from_utf8_lossy(&program).into_owned();
             missed
                 .push(format!("{program} (process {name}) did not load the library: is it a static binary?"));
@@ -316,49 +306,5 @@ fn has_library() -> Result<(), NondetError> {
 /// Why not.
 pub(crate) fn check_support() -> Result<(), NondetError> {
     has_library()?;
-    choose_parent_directory().map(|_| ())
-}
-
-/// Creates a directory that only this user can access; its name begins with `prefix`.
-pub(crate) fn private_directory(prefix: &str) -> Result<PathBuf, NondetError> {
-    let place = choose_parent_directory()?;
-    let mut random = [0; 8];
-    getrandom::fill(&mut random)
-        .map_err(|error| NondetError(format!("the system has no randomness: {error}")))?;
-    let directory = place.join(format!("{prefix}-{:016x}", u64::from_le_bytes(random)));
-    let made = DirBuilder::new().mode(0o700).create(&directory);
-    made.map_err(|error| failed("no private directory can be made", &error))?;
-    Ok(directory)
-}
-
-/// Where to create it, on a file system that allows execution: in TMPDIR; else in memory, where a file for
-/// each process and thread costs least.
-fn choose_parent_directory() -> Result<PathBuf, NondetError> {
-    let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let memory = Some(PathBuf::from("/dev/shm"));
-    let places = [set("TMPDIR"), memory, Some(std::env::temp_dir()), set("XDG_RUNTIME_DIR")];
-    let fits = |place: &PathBuf| {
-        let text = place.to_string_lossy();
-        let has_room = rustix::fs::statvfs(place).is_ok_and(|system| {
-            let free = system.f_bavail.saturating_mul(system.f_frsize);
-            allows_exec(&system) && free >= FREE_BYTES_MIN
-        });
-        // The loader splits its list of libraries at colons and spaces.
-        has_room && text.len() + 40 <= DIRECTORY_BYTES_MAX && !text.contains([':', ' ', '\u{fffd}'])
-    };
-    let mut places = places.into_iter().flatten().filter_map(|place| place.canonicalize().ok());
-    places.find(fits).ok_or_else(|| {
-        NondetError(
-            "no directory has enough space and allows loading a library (set TMPDIR to one)".to_owned(),
-        )
-    })
-}
-
-/// Whether this file system allows execution.
-fn allows_exec(system: &rustix::fs::StatVfs) -> bool {
-    #[cfg(target_os = "linux")]
-    let may = !system.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC);
-    #[cfg(not(target_os = "linux"))]
-    let may = system.f_bsize > 0;
-    may
+    PrivateDirectory::check_support().map_err(NondetError)
 }

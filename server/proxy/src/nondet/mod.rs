@@ -10,6 +10,6 @@ mod lanes;
 mod reach;
 
 pub use capture::{CaptureReport, NondetError};
-pub(crate) use capture::{HASH_SEED, NondetCapture, check_support, private_directory};
+pub(crate) use capture::{HASH_SEED, NondetCapture, check_support};
 pub(crate) use lanes::DrawLanes;
 pub(crate) use reach::{ExecChain, ExecTarget, chain, open_regular, uncovered_programs};

@@ -87,7 +87,7 @@ pub(super) async fn run_program<T: Send + 'static>(
     let ended = program.run(spawn, supervision, proxy.secret(), keep).await.map_err(SessionError::Program)?;
     let seconds = ended.ran.as_secs_f64();
     proxy.stop().await;
-    let traffic = tokio::task::block_in_place(|| network.finish(!ended.survivors.is_empty()));
+    let traffic = tokio::task::block_in_place(|| network.finish());
     Ok(ProgramOutcome { ended, seconds, traffic })
 }
 
