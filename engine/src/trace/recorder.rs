@@ -264,11 +264,22 @@ impl Run {
         core.log()?.queue.barrier(core.index.visible())?;
         let living = find_living_run(core, namespace, &spec.name)?;
         let key = (namespace, spec.name.clone());
-        if names.held.contains_key(&key) || (living.is_some() && !spec.replace) {
+        let held = names.held.get(&key).copied();
+        if !spec.replace && (held.is_some() || living.is_some()) {
             return Err(Error::conflict(format!(
                 "run {:?} exists already: choose another name, or ask to replace it",
                 spec.name
             )));
+        }
+        if let Some(held) = held {
+            // Readers see the end of a run a moment before its recorder releases the name.
+            let has_ended = living == Some(held)
+                && run_record(core, namespace, held)?
+                    .is_some_and(|(head, _)| head.fields.status != Status::Open.code());
+            if !has_ended {
+                let being = "is being recorded, and can be replaced when it has ended";
+                return Err(Error::conflict(format!("run {:?} {being}", spec.name)));
+            }
         }
         let uid = RunUid(core.writer()?.new_uid());
         names.held.insert(key, uid);

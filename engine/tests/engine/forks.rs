@@ -123,6 +123,29 @@ fn shared_frames_outlive_replaced_parent() {
     assert_whole(&store);
 }
 
+/// Regression: readers saw that a run had ended a moment before its name was free, and a run that replaces it
+/// was refused, with the advice to replace it.
+#[test]
+fn run_that_is_seen_to_have_ended_can_be_replaced() {
+    let (_dir, store, space) = fresh();
+    for round in 0..300 {
+        let run = space.begin_run(RunSpec::new("r").replace(true)).unwrap();
+        run.record(Frame::new(Component::User, "in", "out")).unwrap();
+        let open = space.begin_run(RunSpec::new("r").replace(true)).unwrap_err();
+        assert_eq!(open.kind(), ErrorKind::Conflict);
+        assert!(open.to_string().contains("is being recorded"), "{open}");
+        std::thread::scope(|scope| {
+            scope.spawn(|| if round % 2 == 0 { drop(run.end(Status::Ok)) } else { run.abandon().unwrap() });
+            while space.run("r").unwrap().info().status == Status::Open {
+                std::thread::yield_now();
+            }
+            let anew = space.begin_run(RunSpec::new("r").replace(true)).unwrap();
+            assert_eq!(anew.end(Status::Ok).unwrap().frames, 0);
+        });
+    }
+    assert_whole(&store);
+}
+
 #[test]
 fn a_fork_needs_a_frame_that_is_there_and_finished() {
     let (_dir, store, space) = fresh();

@@ -197,7 +197,9 @@ fn unneeded(directories: &[PathBuf]) -> Option<Vec<&Path>> {
     has_processes.then_some(unneeded)
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "directories outside any store")]
 mod tests {
     use std::process::{Command, Stdio};
 
