@@ -268,14 +268,13 @@ impl Namespace {
                 let (family, blocked) = self.blame_family(&forking, *uid)?;
                 // Retention leaves a pinned fork as it is. A person who asks for one run decides about it first.
                 let decides = |of: RunUid| of == *uid || scope == BelongingScope::All;
-                let flagged = match scope {
-                    BelongingScope::Passing { judged_ns } => {
-                        self.flag_of(*uid)?.filter(|flag| flag.flagged_ns >= judged_ns)
+                let held_by = match (blocked.into_iter().find(|(of, _)| decides(*of)), scope) {
+                    (None, BelongingScope::Passing { judged_ns }) => {
+                        self.is_flagged_since(&family, judged_ns)?.then_some((*uid, DropBlocker::Flagged))
                     }
-                    BelongingScope::All => None,
+                    (found, _) => found,
                 };
-                let flagged = flagged.map(|flag| (flag.uid, DropBlocker::Flagged));
-                if let Some(found) = blocked.into_iter().find(|(of, _)| decides(*of)).or(flagged) {
+                if let Some(found) = held_by {
                     held.push(found);
                     continue;
                 }
@@ -323,6 +322,16 @@ impl Namespace {
             }
         }
         Ok((family, blocked))
+    }
+
+    /// Whether a person has flagged one of these runs since.
+    fn is_flagged_since(&self, runs: &[RunFields], since_ns: u64) -> Result<bool> {
+        for fields in runs {
+            if self.flag_of(fields.uid)?.is_some_and(|flag| flag.flagged_ns >= since_ns) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Pins a run: it cannot be dropped until it is unpinned. Replaces an existing pin. On disk when this

@@ -249,6 +249,20 @@ impl Store {
     }
 }
 
+/// The severities that flags give runs. A fork of a blame stays and goes with its run, so its flag counts for the run.
+fn flagged_severities(space: &Namespace) -> Result<HashMap<RunUid, Severity>> {
+    let mut severities = HashMap::new();
+    for flag in space.flags()? {
+        let mut counts_for = Some(flag.uid);
+        while let Some(uid) = counts_for {
+            let known = severities.entry(uid).or_insert(flag.severity);
+            *known = flag.severity.max(*known);
+            counts_for = living_parent(space.store.core(), space.id, uid)?;
+        }
+    }
+    Ok(severities)
+}
+
 /// Decides which rule or sampling applies to an ended run.
 fn judge_run(
     core: &Arc<Core>,
@@ -289,11 +303,12 @@ impl SweepPlanner<'_> {
         let core = self.store.core();
         let space = Namespace { store: self.store.clone(), id };
         let pins = space.pinned_runs()?;
-        let flags: HashMap<RunUid, Flag> = space.flags()?.into_iter().map(|flag| (flag.uid, flag)).collect();
+        let flags = flagged_severities(&space)?;
         for_each_run(core, id, &mut |facts| {
             let RunFacts { uid, fate, own_frames, raw_bytes, has_tags } = facts;
             let RunFate::Living { status, severity, ended_ns } = fate else { return Ok(()) };
-            let severity = Flag::raise(flags.get(&uid), Severity::from_code(severity)?);
+            let recorded = Severity::from_code(severity)?;
+            let severity = flags.get(&uid).map_or(recorded, |flagged| recorded.max(*flagged));
             let status = Status::from_code(status)?;
             if status == Status::Open {
                 self.report.open += 1;

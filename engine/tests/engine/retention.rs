@@ -778,6 +778,32 @@ fn flag_of_a_person_counts_as_severity_after_the_end() {
     assert_whole(&store);
 }
 
+/// A fork of a blame goes with its run, whatever a person said of the fork.
+#[test]
+fn flag_on_blame_fork_counts_for_its_run() {
+    let (_dir, store, space) = fresh();
+    let flagged = RetentionRule {
+        severities: vec![Severity::Flagged],
+        ..RetentionRule::new("kept", RetentionLimit::Forever)
+    };
+    let rest = RetentionRule::new("rest", RetentionLimit::ForNs(0));
+    let policy = RetentionPolicy::new(vec![flagged, rest]);
+    let plan = || store.plan_retention(&policy, Some(u64::MAX)).unwrap();
+    blamed_run(&space, "a");
+    blamed_run(&space, "b");
+    // A fork of a fork.
+    space.flag("a-blame-1-blame-1", Severity::Flagged, "shows the cause").unwrap();
+    let before = plan();
+    space.flag("b-blame-2", Severity::Flagged, "at the last moment").unwrap();
+    let report = store.retain(before).unwrap();
+    assert_eq!((report.rules[0].kept.runs, report.held), (4, 1));
+    assert_eq!(names(&space).len(), 8, "the forks that a person made are gone: {:?}", names(&space));
+    assert_eq!(plan().report().dropped().runs, 0);
+    assert!(space.unflag("a-blame-1-blame-1").unwrap());
+    store.retain(plan()).unwrap();
+    assert_eq!(names(&space), ["b", "b-blame-1", "b-blame-2", "b-blame-1-blame-1"]);
+}
+
 /// Sampling dropped a run at its end, before a person could escalate it.
 #[test]
 fn sampling_that_waits_leaves_time_to_flag() {
