@@ -50,7 +50,8 @@ pub(crate) fn blame_forks(
 /// The parent of a fork of a blame, if it lives.
 pub(crate) fn living_parent(core: &Core, namespace: NamespaceId, uid: RunUid) -> Result<Option<RunUid>> {
     let Some((head, _)) = run_record(core, namespace, uid)? else { return Ok(None) };
-    let Some((parent, ..)) = head.fields.parent else { return Ok(None) };
+    // A fork is younger than its parent: a damaged store must not lead a walk to the parents in a circle.
+    let Some((parent, ..)) = head.fields.parent.filter(|(parent, ..)| *parent < uid) else { return Ok(None) };
     Ok(match run_record(core, namespace, parent)? {
         Some((of, _)) if !of.fields.gone && is_blame_fork(&head.fields, &of.fields.name) => Some(parent),
         _ => None,
@@ -89,5 +90,39 @@ impl Namespace {
                 return Ok(found);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::queue::Durability;
+    use crate::runs::{Frame, RunSpec, Severity, Status};
+    use crate::trace::kinds;
+    use crate::trace::recorder::encode_run;
+    use crate::upkeep::retention::RetentionPolicy;
+    use crate::{Component, Store};
+    use annals_store::kv::write::BatchWriter;
+
+    /// The record of a run in a forged store names the run itself as its parent: a sweep went in a circle.
+    #[test]
+    fn sweep_ends_if_a_run_is_its_own_parent() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path().join("s")).unwrap();
+        let space = store.namespace("default").unwrap();
+        let run = space.begin_run(RunSpec::new("r").tag(BLAME_TAG, "r")).unwrap();
+        run.record(Frame::new(Component::User, "in", "out")).unwrap();
+        let uid = run.end(Status::Ok).unwrap().uid;
+        space.flag("r", Severity::Flagged, "odd").unwrap();
+        let core = store.core();
+        let (mut head, tail) = run_record(core, space.id, uid).unwrap().unwrap();
+        head.fields.parent = Some((uid, 0, 1));
+        let mut writer = BatchWriter::new(core, space.id).unwrap();
+        writer.add_record(kinds::RUN, &encode_run(&head).unwrap(), &tail).unwrap();
+        writer.submit_awaited(Durability::Disk).unwrap().unwrap().1.wait().unwrap();
+        let forged = run_record(core, space.id, uid).unwrap().unwrap().0.fields.parent;
+        assert_eq!(forged, Some((uid, 0, 1)));
+        let plan = store.plan_retention(&RetentionPolicy::default(), Some(u64::MAX)).unwrap();
+        assert_eq!(plan.report().dropped().runs, 1);
     }
 }

@@ -213,7 +213,6 @@ impl Store {
     pub fn sample_ended(&self, policy: &RetentionPolicy) -> Result<u64> {
         policy.check()?;
         let core = self.core();
-        let judged_ns = core.io.now_ns();
         let mut ended: BTreeMap<NamespaceId, Vec<RunUid>> = BTreeMap::new();
         for (id, uid) in self.recording().take_ended() {
             ended.entry(id).or_default().push(uid);
@@ -241,7 +240,8 @@ impl Store {
                 }
             }
             if !out.is_empty() {
-                let held = space.drop_runs(&out, SAMPLING, judged_ns)?;
+                // Sampling is for runs that nobody flagged: neither before nor since, nor forks of their blames.
+                let held = space.drop_runs(&out, SAMPLING, 0)?;
                 dropped += (out.len() - held.len()) as u64;
             }
         }

@@ -804,6 +804,22 @@ fn flag_on_blame_fork_counts_for_its_run() {
     assert_eq!(names(&space), ["b", "b-blame-1", "b-blame-2", "b-blame-1-blame-1"]);
 }
 
+/// Sampling looked at the flag of the run only, and dropped the fork that a person had flagged along with it.
+#[test]
+fn sampling_keeps_a_run_whose_blame_fork_is_flagged() {
+    let (_dir, store, space) = fresh();
+    let policy =
+        RetentionPolicy { sample: RunShare::parse("0%").unwrap(), ..RetentionPolicy::new(Vec::new()) };
+    assert_eq!(store.sample_ended(&policy).unwrap(), 0);
+    for name in ["seen", "not seen"] {
+        ended_run(&space, name, 2, Status::Ok);
+        blame_fork(&space, name, &format!("{name}-blame-1"));
+    }
+    space.flag("seen-blame-1", Severity::Flagged, "shows the cause").unwrap();
+    assert_eq!(store.sample_ended(&policy).unwrap(), 1);
+    assert_eq!(names(&space), ["seen", "seen-blame-1"]);
+}
+
 /// Sampling dropped a run at its end, before a person could escalate it.
 #[test]
 fn sampling_that_waits_leaves_time_to_flag() {
