@@ -6,10 +6,11 @@ use annals::{
     Keyspace, Seqno,
     kv::{Content, History, ScanRange, Version},
 };
+use annals_server::is_own_keyspace;
 
 use super::StoreAccess;
 use super::failures::engine_failure;
-use crate::failure::CliResult;
+use crate::failure::{CliResult, Failure};
 
 impl StoreAccess {
     fn keyspace(&self, name: &str) -> CliResult<Option<Keyspace>> {
@@ -40,6 +41,7 @@ impl StoreAccess {
         head: Vec<u8>,
         rest: Option<impl Read>,
     ) -> CliResult<u64> {
+        refuse_own(keyspace)?;
         let value: Content = match rest {
             None => head.into(),
             Some(rest) => {
@@ -55,6 +57,7 @@ impl StoreAccess {
 
     /// Deletes a key. Returns whether the key existed.
     pub(crate) fn del(&self, keyspace: &str, key: &[u8]) -> CliResult<bool> {
+        refuse_own(keyspace)?;
         let Some(keyspace) = self.keyspace(keyspace)? else { return Ok(false) };
         if keyspace.get(key).map_err(engine_failure)?.is_none() {
             return Ok(false);
@@ -73,4 +76,14 @@ impl StoreAccess {
         let scan = self.keyspace(keyspace)?.map(|keyspace| keyspace.scan(range));
         Ok(scan.into_iter().flatten().map(|pair| pair.map_err(engine_failure)))
     }
+}
+
+/// Refuses to change a keyspace of annals' own. A `put` into one that is not there yet would create it with another
+/// history, and then retention, pins or memory fail for good.
+fn refuse_own(keyspace: &str) -> CliResult<()> {
+    if is_own_keyspace(keyspace) {
+        let message = format!("keyspace {keyspace:?} belongs to annals");
+        return Err(Failure::failed(message, "choose a name that does not begin with `annals.`"));
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use annals::StoreId;
 use annals::ledger::{Checkpoint, Signature};
 use annals_proof::{BodyClaim, CheckpointAgreement, PrivateKey, ProofClaim, ProofVerdict, PublicKey};
-use annals_server::{WITNESS_BYTES_MAX, list_witnesses, write_witness};
+use annals_server::{WITNESS_BYTES_MAX, list_witnesses, only_of_another_store, write_witness};
 use annals_text::hex::encode;
 use serde_json::{Map, Value, json};
 
@@ -53,13 +53,19 @@ fn checkpoint(global: &GlobalArgs, args: &CheckpointArgs, out: &mut CliOutput) -
     out.line(format_args!("kept a checkpoint of {} leaves: {}", count(leaves), printable(&file)))
 }
 
-/// Checks that the store has the history of the newest checkpoint in a folder. A newer one would cover up what was done.
+/// Checks that the store has the history of the newest checkpoint in a folder, and that not all of them are another
+/// store's. A newer one would cover up what was done.
 fn check_newest_witness(door: &StoreAccess, folder: &Path) -> CliResult<()> {
     let witnesses = Witnesses::read(folder, None)?;
     for witness in &witnesses.malformed {
         print_note(printable(&format!("not compared, because it is malformed: {witness}")));
     }
-    let Some(newest) = witnesses.of_store(door.id()).newest else { return Ok(()) };
+    let other = witnesses.all.last().map(|witness| witness.checkpoint.store);
+    let Some(newest) = witnesses.of_store(door.id()).newest else {
+        let Some(other) = other else { return Ok(()) };
+        let message = format!("{}, so nothing was added", only_of_another_store(folder, door.id(), other));
+        return Err(Failure::damage(message, "each store has a folder of its own: name another one"));
+    };
     if door.compare(&newest.checkpoint, &[])?.differences.is_empty() {
         return Ok(());
     }
@@ -252,6 +258,11 @@ impl Witnesses {
             }
         }
         Ok(Self { all, malformed })
+    }
+
+    /// Number of checkpoints of other stores.
+    pub(super) fn count_others(&self, store: StoreId) -> u64 {
+        self.all.iter().filter(|witness| witness.checkpoint.store != store).count() as u64
     }
 
     /// The checkpoints of this store.

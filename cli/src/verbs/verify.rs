@@ -26,7 +26,11 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
         (None, Some(runs)) => VerifyScope::Sample(runs),
         (None, None) => VerifyScope::All,
     };
+    let mut others = 0;
     let checked = super::open_to_read(global).and_then(|door| {
+        if let Some(KeptCheckpoint::Folder(_, witnesses)) = &kept {
+            others = witnesses.count_others(door.id());
+        }
         let compared = match kept.map(|kept| kept.of_store(door.id())).transpose()? {
             Some(ComparedCheckpoints { files, newest, older }) => {
                 Some((files, door.compare(&newest, &older)?))
@@ -59,9 +63,9 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
             "notes": found.notes,
         });
         if args.against.is_some() {
-            report["against"] = compared
-                .as_ref()
-                .map_or(Value::Null, |(files, compared)| comparison_json(files, compared, &malformed));
+            report["against"] = compared.as_ref().map_or(Value::Null, |(files, compared)| {
+                comparison_json(files, compared, &malformed, others)
+            });
         }
         out.object(&report)?;
     } else {
@@ -76,6 +80,12 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
                     some => format!(", and {}", plural(some, "older one")),
                 };
                 out.line(format_args!("compared with the newest checkpoint: {}{older}", printable(&newest)))?;
+            }
+            if others > 0 && compared.differences.is_empty() {
+                out.line(format_args!(
+                    "note: not compared, because they are of other stores: {}",
+                    plural(others, "checkpoint")
+                ))?;
             }
             for difference in &compared.differences {
                 print_difference(difference, files, out)?;
@@ -261,7 +271,7 @@ fn part_text(part: &HistoryPart) -> String {
 }
 
 /// The comparison with a checkpoint, as JSON.
-fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String]) -> Value {
+fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String], others: u64) -> Value {
     let part = |what: &str, part: &HistoryPart| {
         json!({
             "what": what,
@@ -300,6 +310,7 @@ fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String
         "file": files.last().map(|file| file.display().to_string()),
         "older": files.len().saturating_sub(1),
         "malformed": malformed,
+        "others": others,
         "leaves": leaves,
         "read": read,
         "erased": erased,

@@ -195,6 +195,23 @@ fn newest_witness_of_the_store_is_compared() {
     let done = bench.run("verify --against kept");
     let told = String::from_utf8(done.stdout).unwrap();
     assert!(done.code == 3 && told.contains("\nanother store: "), "{told}");
+    // Regression: the next checkpoint was added, and then the store that had been put in its place was called unchanged.
+    let refused = bench.run("ledger checkpoint --to kept").failed(3);
+    assert!(
+        refused.contains("has only checkpoints of another store") && refused.contains("nothing was added")
+    );
+    assert_eq!(bench.run("verify --against kept").code, 3);
+    // An older annals, or somebody else, adds it all the same.
+    std::fs::create_dir(bench.path("made")).unwrap();
+    bench.run("ledger checkpoint --to made").ok();
+    let made = std::fs::read_dir(bench.path("made")).unwrap().next().unwrap().unwrap();
+    std::fs::copy(made.path(), bench.path("kept").join(made.file_name())).unwrap();
+    let told = bench.run("verify --against kept").text();
+    assert!(
+        told.contains("\nnote: not compared, because they are of other stores: 2 checkpoints\n"),
+        "{told}"
+    );
+    assert_eq!(bench.run("verify --against kept --json").json()[0]["against"]["others"], 2);
 }
 
 /// Regression: only the newest checkpoint of a folder was compared, and `ledger checkpoint --to` added one to a store that

@@ -620,6 +620,16 @@ fn backups_of_a_folder_are_made_and_pruned() {
     assert_eq!((code, said.as_str()), (Some(0), ""));
     let kept = backups();
     assert_eq!(kept.len(), 2, "{kept:?}");
+    // Regression: a daemon that could not listen made a backup all the same. Restarted again and again, it replaced the
+    // good ones.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    for _ in 0..3 {
+        let line = format!("serve --no-auth --tcp {at} --backup-to kept --backup-keep 2 --witness kept");
+        assert!(bench.run(&line).failed(1).contains(&at));
+    }
+    assert_eq!(backups(), kept);
+    assert_eq!(std::fs::read_dir(bench.path("kept")).unwrap().count(), kept.len(), "no checkpoint");
     bench.run(&format!("restore kept/{} restored", kept[1])).ok();
     assert_eq!(bench.run("get colour --store restored --raw").text(), "blue");
     let operations = bench.run("runs --namespace annals").text();

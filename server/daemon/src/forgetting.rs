@@ -53,7 +53,7 @@ pub(crate) fn mark_forgotten(
     why: &str,
 ) -> Result<Vec<ForgottenKey>> {
     match target {
-        ForgetTarget::Key { keyspace, .. } if keyspace.starts_with(OWN_PREFIX) => Err(Error::new(
+        ForgetTarget::Key { keyspace, .. } if is_own_keyspace(keyspace) => Err(Error::new(
             ErrorKind::Invalid,
             format!("keyspace {keyspace:?} belongs to annals: forget a run or a blob instead"),
         )),
@@ -142,6 +142,13 @@ fn report_object(report: &CompactReport) -> Map<String, Value> {
 fn backups(space: &Namespace) -> Result<Vec<String>> {
     let noted = space.store().noted_backups()?.into_iter();
     Ok(noted.map(|BackupNote { place, .. }| place).collect())
+}
+
+/// Whether annals keeps its own data in a keyspace of this name. A value that a user puts there may stop retention,
+/// pins or memory, so the verbs for keys refuse it.
+#[must_use]
+pub fn is_own_keyspace(name: &str) -> bool {
+    name.starts_with(OWN_PREFIX)
 }
 
 /// The number of the database that a keyspace holds.

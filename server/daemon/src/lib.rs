@@ -73,10 +73,10 @@ pub use access::{
 pub use backups::{BACKUPS_KEPT, KeptBackup, keep_backup};
 pub use config::{ConfiguredToken, LogFormat, ServeConfig, ServeError};
 pub use databases::{ExpiredCounts, delete_expired};
-pub use forgetting::{ForgetTarget, erase_run, forget};
+pub use forgetting::{ForgetTarget, erase_run, forget, is_own_keyspace};
 pub use server::{StartedDaemon, serve};
 pub use share::{
     AskOutcome, HolderWait, KeyChange, KeyRange, KeyScan, RecorderHost, Shared, SharedKeys, SharedRun,
     ask_daemon, ask_or_open, open_or_wait,
 };
-pub use witness::{WITNESS_BYTES_MAX, list_witnesses, write_witness};
+pub use witness::{WITNESS_BYTES_MAX, list_witnesses, only_of_another_store, write_witness};

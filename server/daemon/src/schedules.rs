@@ -144,11 +144,8 @@ pub(super) async fn keep_witnesses(daemon: Arc<Daemon>, schedule: WitnessSchedul
             let made = tokio::task::block_in_place(|| {
                 if !is_checked {
                     let found = contradicted_witness(&schedule.folder, &daemon.store);
-                    if let Some(file) = found.map_err(|error| error.to_string())? {
-                        return Err(format!(
-                            "the store does not have the history that {} covers",
-                            file.display()
-                        ));
+                    if let Some(why) = found.map_err(|error| error.to_string())? {
+                        return Err(why);
                     }
                     is_checked = true;
                 }

@@ -122,9 +122,6 @@ pub fn serve(
             true => (Some(tokio::spawn(follow(daemon.clone()))), None),
             false => (None, Some(tokio::spawn(sweep(daemon.clone())))),
         };
-        let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
-        let witness = witnesses.map(|schedule| tokio::spawn(keep_witnesses(daemon.clone(), schedule)));
-        let backup = backups.map(|schedule| tokio::spawn(keep_backups(daemon.clone(), schedule)));
         // Installed before the sockets exist, so that no signal is missed.
         let reloads = serving.file.is_some() || tls.is_some();
         let unreadable = Arc::new(Mutex::new(None));
@@ -170,6 +167,11 @@ pub fn serve(
         };
         began_at.log();
         began(&began_at);
+        // Only a daemon that serves runs the schedules: one that fails to start again and again would replace the good
+        // backups.
+        let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
+        let witness = witnesses.map(|schedule| tokio::spawn(keep_witnesses(daemon.clone(), schedule)));
+        let backup = backups.map(|schedule| tokio::spawn(keep_backups(daemon.clone(), schedule)));
         let unasked = (!asks).then(|| owner.clone());
         let at = doors.http.as_ref().and_then(|listener| listener.local_addr().ok());
         let hosts = at.map(|address| ServerHosts::new(address, has_tls, &serving.http_host));

@@ -5,8 +5,8 @@
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use annals::Store;
 use annals::ledger::{Checkpoint, Signature};
+use annals::{Store, StoreId};
 
 /// Names of witness files begin and end with these.
 const PREFIX: &str = "checkpoint-";
@@ -51,16 +51,17 @@ pub fn write_witness(
     Ok(path)
 }
 
-/// The newest witness of a folder whose history the store does not have; `None` if the store has it, or the folder has no
-/// witness of this store. A witness made now would cover up what was done to the store.
+/// Why no witness may be added to a folder: the store does not have the history of the newest one, or the folder has
+/// those of other stores alone. A witness made now would cover up what was done to the store, or that it was exchanged.
 ///
 /// # Errors
 /// Those of the system and of the store.
-pub(crate) fn contradicted_witness(folder: &Path, store: &Store) -> annals::Result<Option<PathBuf>> {
+pub(crate) fn contradicted_witness(folder: &Path, store: &Store) -> annals::Result<Option<String>> {
     let unreadable = |error: io::Error| {
         annals::Error::new(annals::ErrorKind::Unavailable, format!("{}: {error}", folder.display()))
     };
     let mut newest: Option<(PathBuf, Checkpoint)> = None;
+    let mut other = None;
     for path in list_witnesses(folder).map_err(unreadable)? {
         let checkpoint = match read_witness(&path) {
             Ok(checkpoint) => checkpoint,
@@ -70,14 +71,26 @@ pub(crate) fn contradicted_witness(folder: &Path, store: &Store) -> annals::Resu
             }
         };
         let age = |of: &Checkpoint| (of.leaves, of.time_ns);
-        if checkpoint.store == store.id()
-            && newest.as_ref().is_none_or(|(_, last)| age(last) <= age(&checkpoint))
-        {
+        if checkpoint.store != store.id() {
+            other = Some(checkpoint.store);
+        } else if newest.as_ref().is_none_or(|(_, last)| age(last) <= age(&checkpoint)) {
             newest = Some((path, checkpoint));
         }
     }
-    let Some((path, checkpoint)) = newest else { return Ok(None) };
-    Ok((!store.verify_against(&checkpoint)?.differences.is_empty()).then_some(path))
+    let Some((path, checkpoint)) = newest else {
+        return Ok(other.map(|other| only_of_another_store(folder, store.id(), other)));
+    };
+    let is_contradicted = !store.verify_against(&checkpoint)?.differences.is_empty();
+    Ok(is_contradicted.then(|| format!("the store does not have the history that {} covers", path.display())))
+}
+
+/// The sentence for a folder that has checkpoints, but none of this store.
+#[must_use]
+pub fn only_of_another_store(folder: &Path, store: StoreId, other: StoreId) -> String {
+    format!(
+        "{} has only checkpoints of another store ({other}), and this one is {store}: it may have been exchanged",
+        folder.display()
+    )
 }
 
 #[expect(clippy::disallowed_methods, reason = "a folder of the user's, which is no part of a store")]
@@ -137,7 +150,8 @@ mod tests {
         other.root = annals::ledger::NodeHash([7; 32]);
         other.marks.iter_mut().for_each(|mark| mark.node = other.root);
         let forked = write_witness(folder.path(), &other, None).unwrap();
-        assert_eq!(contradicted_witness(folder.path(), &store).unwrap(), Some(forked.clone()));
+        let why = contradicted_witness(folder.path(), &store).unwrap().unwrap();
+        assert!(why.contains(&forked.display().to_string()), "{why}");
         std::fs::remove_file(forked).unwrap();
         let long = folder.path().join("checkpoint-long.json");
         std::fs::write(&long, vec![b' '; WITNESS_BYTES_MAX + 1]).unwrap();
@@ -145,6 +159,10 @@ mod tests {
         assert!(why.contains("larger than"), "{why}");
         assert_eq!(contradicted_witness(folder.path(), &store).unwrap(), None, "it is left out");
         std::fs::remove_file(long).unwrap();
+        // A store that was put in this one's place would be accepted from its first witness on.
+        let exchanged = Store::open(folder.path().join("exchanged")).unwrap();
+        let why = contradicted_witness(folder.path(), &exchanged).unwrap().unwrap();
+        assert!(why.contains("only checkpoints of another store"), "{why}");
         let older = Checkpoint { leaves: 9, time_ns: 5, ..checkpoint.clone() };
         let newer = Checkpoint { leaves: 10, time_ns: 4, ..checkpoint };
         assert!(witness_name(&older) < witness_name(&newer));
