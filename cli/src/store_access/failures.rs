@@ -2,12 +2,16 @@
 
 use std::path::Path;
 
+use annals::upkeep::is_unfinished_repair;
 use annals::{Error, ErrorKind};
 
 use crate::failure::{Failure, FailureCode};
 
 pub(super) fn open_failure(root: &Path, error: Error) -> Failure {
     if error.kind() == ErrorKind::NotFound {
+        if is_unfinished_repair(&error) {
+            return Failure::missing(error, "an interrupted `annals repair` left it");
+        }
         let message = format!("no store at {}", root.display());
         return Failure::missing(message, "create one with `annals init`, or name one with --store");
     }

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use annals::upkeep::is_unfinished_repair;
 use annals::{Error, ErrorKind, Namespace, Result, RunReader, Store};
 use annals_deliberation::{Caller, Deliberation, Method};
 use annals_diagnostics::{Diagnostics, RecallWeights, SessionDiagnostic};
@@ -52,7 +53,7 @@ impl ToolStore {
             return Ok(store);
         }
         let store = Store::open_read_only(&self.root).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => {
+            ErrorKind::NotFound if !is_unfinished_repair(&error) => {
                 Error::new(ErrorKind::NotFound, format!("no store at {}", self.root.display()))
             }
             _ => error,

@@ -58,6 +58,7 @@ fn diagnosis_json(root: &Path, found: &Diagnosis) -> Value {
         "findings": findings,
         "rebuild": rebuild,
         "leftovers": names(&found.leftovers),
+        "unlisted": names(&found.unlisted),
         "foreign": names(&found.foreign),
         "notes": found.notes,
         "free_bytes": found.free_bytes,
@@ -134,6 +135,7 @@ fn print_diagnosis(root: &Path, found: &Diagnosis, out: &mut CliOutput) -> CliRe
     }
     for (paths, what) in [
         (&found.leftovers, "left over from a crash; the next opening for writing removes it"),
+        (&found.unlisted, "not listed by the manifest; it may hold newer data: keep it"),
         (&found.foreign, "not a file of the store; left unchanged"),
     ] {
         for path in paths {

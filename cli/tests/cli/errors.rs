@@ -19,6 +19,19 @@ fn missing_things_exit_with_4() {
     }
 }
 
+/// Regression: reading verbs and `doctor` said that there is no store, and to create one.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "leaves what an interrupted repair leaves")]
+fn unfinished_repair_is_named_by_each_verb() {
+    let bench = CliBench::new();
+    std::fs::create_dir_all(bench.path("new/segments")).unwrap();
+    std::fs::write(bench.path("new/DRAFT"), "MANIFEST-0001 00000000\n").unwrap();
+    for line in ["runs", "get k", "verify", "doctor", "put k v", "stats"] {
+        let said = bench.run(&format!("{line} --store new")).failed(4);
+        assert!(said.contains("holds an unfinished repair, not a store"), "{line}: {said}");
+    }
+}
+
 /// Regression: a wrong name of a run counted as a run that could not be checked (1); a frame that does not exist failed as
 /// if the program could not be started (125).
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
 use crate::log::manifest::{FORMAT, ManifestState, current_line};
-use crate::log::open::{Damage, changed_since_close, enter, find};
+use crate::log::open::{Damage, LAST_EDITS_LOST, changed_since_close, enter, find};
 use crate::log::paths::{
     RESERVE, SOCKET, SOCKET_NEXT, StorePaths, parse_manifest, parse_segment, parse_table, parse_vector_file,
 };
@@ -66,6 +66,9 @@ pub struct Diagnosis {
     pub rebuild: Vec<Damage>,
     /// Files that a crash left over: the next opening for writing removes or replaces them.
     pub leftovers: Vec<PathBuf>,
+    /// Files that the manifest does not list, in a store that does not open. They may hold newer data than the manifest
+    /// knows, so nobody should remove them.
+    pub unlisted: Vec<PathBuf>,
     /// Files in the directory that do not belong to a store.
     pub foreign: Vec<PathBuf>,
     /// Free bytes on the file system, if it reports them.
@@ -150,13 +153,18 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
                 mend_current(&paths, loaded.generation, finding);
             }
         }
-        if located.is_empty() {
+        // Each file is as it was written, and they do not belong together.
+        let is_older = site.manifest.is_ok() && wrong.iter().any(|what| what.contains(LAST_EDITS_LOST));
+        if located.is_empty() || is_older {
             let whole = |what| Damage { file: paths.root().to_path_buf(), offset: 0, what };
-            located = wrong.into_iter().map(|what| finding_of(&paths, &whole(what))).collect();
+            located.splice(0..0, wrong.into_iter().map(|what| finding_of(&paths, &whole(what))));
         }
         all.findings.append(&mut located);
     }
     sort_files(&*io, &paths, site.manifest.as_ref().ok(), &mut all)?;
+    if !all.opens_for_writing {
+        all.unlisted = std::mem::take(&mut all.leftovers);
+    }
     Ok(all)
 }
 
@@ -191,7 +199,8 @@ fn mend_current(paths: &StorePaths, generation: u64, finding: &mut Finding) {
     finding.means =
         "the manifest is there, but nothing names it: nothing is lost if no other damage is listed"
             .to_owned();
-    finding.next = format!("printf '{}\\n' > '{to}'", line.trim_end());
+    // Removed first: if it is a link, its target is no file of the store.
+    finding.next = format!("rm -f -- '{to}' && printf '{}\\n' > '{to}'", line.trim_end());
 }
 
 fn finding_of_erasure(paths: &StorePaths, what: String) -> Finding {

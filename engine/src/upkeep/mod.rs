@@ -38,4 +38,5 @@ pub use repair_report::{LostItem, RepairReport};
 pub use crate::store::BytesByKind;
 pub use annals_store::kv::core::OpeningReport;
 pub use annals_store::log::activity::{Activity, SYNC_BOUNDS_NS};
+pub use annals_store::log::open::is_unfinished_repair;
 pub use annals_store::log::{Damage, LogCut, socket_paths};

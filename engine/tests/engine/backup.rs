@@ -331,6 +331,45 @@ fn older_copy_over_a_newer_store_is_refused() {
     assert!(report.damage.iter().all(|damage| !damage.what.contains("missing")), "{:?}", report.damage);
 }
 
+/// Regression: a copy of a killed store was copied over what the store became. Opening it was refused with the cause, but
+/// `diagnose` named a footer instead, and called the newer log file left over: "the next opening removes it".
+#[test]
+fn newer_log_file_beside_an_older_copy_is_no_leftover() {
+    let sim = SimIo::new(5);
+    let store = Store::open_with("s", small_options(&sim)).unwrap();
+    let put = |store: &Store, key: &[u8]| {
+        let keyspace = store.namespace("default").unwrap().keyspace("keys", annals::kv::History::All);
+        keyspace.unwrap().put(key, key.to_vec()).unwrap();
+    };
+    put(&store, b"first");
+    // As a process that is killed leaves them.
+    let older = files(&sim, "s");
+    store.close().unwrap();
+    let put_over = || {
+        for (path, bytes) in &older {
+            let file = sim.open(path, OpenMode::CreateOrOpen).unwrap();
+            file.set_len(0).unwrap();
+            file.write_at(&[IoSlice::new(bytes)], 0).unwrap();
+        }
+    };
+    for path in files(&sim, "s").keys().filter(|path| !older.contains_key(*path)) {
+        sim.remove(path).unwrap();
+    }
+    put_over();
+    let store = Store::open_with("s", small_options(&sim)).unwrap();
+    put(&store, b"second");
+    store.close().unwrap();
+    put_over();
+    let error = Store::open_with("s", small_options(&sim)).map(drop).unwrap_err();
+    assert!(error.to_string().contains("an older copy was put over this store"), "{error}");
+    let found = diagnose("s", small_options(&sim)).unwrap();
+    assert!(found.findings[0].what.contains("an older copy was put over this store"), "{:?}", found.findings);
+    let newer = |path: &PathBuf| path.starts_with("s/segments");
+    assert!(found.unlisted.iter().any(newer) && found.leftovers.is_empty(), "{found:?}");
+    let report = annals::upkeep::repair("s", "new", small_options(&sim)).unwrap();
+    assert_eq!(report.versions, 2, "{report:?}");
+}
+
 /// A store whose table and log are both damaged does not open. `diagnose` must then report what its manifest
 /// says. It once reported no tables, no records and an unclean stop.
 #[test]

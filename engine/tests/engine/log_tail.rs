@@ -438,8 +438,10 @@ fn a_lost_current_is_named_and_mended_by_doctor() {
         }
         let found = annals::upkeep::diagnose("s", options.clone()).unwrap();
         let [finding] = &found.findings[..] else { panic!("{:?}", found.findings) };
-        let line =
-            finding.next.strip_prefix("printf '").and_then(|rest| rest.strip_suffix("\\n' > 's/CURRENT'"));
+        let line = finding
+            .next
+            .strip_prefix("rm -f -- 's/CURRENT' && printf '")
+            .and_then(|rest| rest.strip_suffix("\\n' > 's/CURRENT'"));
         let line = format!("{}\n", line.unwrap_or_else(|| panic!("{}", finding.next)));
         let file = sim.open(current, OpenMode::CreateOrOpen).unwrap();
         file.write_at(&[IoSlice::new(line.as_bytes())], 0).unwrap();

@@ -176,6 +176,9 @@ fn find_once(
     })
 }
 
+/// A part of the errors for a manifest that is older than the store's other files.
+pub const LAST_EDITS_LOST: &str = "the manifest's last edits are lost";
+
 /// A note names a segment only after the manifest lists it; so if it does not, the manifest lost its last edit.
 fn refuse_later_note(paths: &StorePaths, state: &ManifestState, found: &FoundNote) -> Result<()> {
     let active = state.active()?.id;
@@ -184,7 +187,7 @@ fn refuse_later_note(paths: &StorePaths, state: &ManifestState, found: &FoundNot
             &paths.root().join("CURRENT"),
             0,
             format!(
-                "its manifest ends with segment {}, and SYNCED knows segment {}: the manifest's last edits are lost",
+                "its manifest ends with segment {}, and SYNCED knows segment {}: {LAST_EDITS_LOST}",
                 active.0, note.segment.0
             ),
         )),
@@ -192,12 +195,18 @@ fn refuse_later_note(paths: &StorePaths, state: &ManifestState, found: &FoundNot
     }
 }
 
+/// The end of the error for a directory that an interrupted repair left.
+const UNFINISHED: &str = "holds an unfinished repair, not a store: remove the directory and repair again";
+
 /// The error for a directory that an interrupted repair left.
 pub fn unfinished(root: &Path) -> Error {
-    Error::not_found(format!(
-        "{} holds an unfinished repair, not a store: remove the directory and repair again",
-        root.display()
-    ))
+    Error::not_found(format!("{} {UNFINISHED}", root.display()))
+}
+
+/// Whether an opening failed because an interrupted repair left the directory.
+#[must_use]
+pub fn is_unfinished_repair(error: &Error) -> bool {
+    error.kind() == ErrorKind::NotFound && error.to_string().ends_with(UNFINISHED)
 }
 
 pub(super) fn no_store(root: &Path) -> Error {
@@ -246,7 +255,7 @@ fn refuse_newer_segments(io: &dyn Io, paths: &StorePaths, state: &ManifestState)
         let end = newest_record(file, Salt::new(state.store, id), state.store, id)?;
         if let Some(end) = end.filter(|end| *end > active.first_seqno) {
             let what = format!(
-                "it holds record {}, and the manifest does not list it: the manifest's last edits are lost, or an older copy was put over this store",
+                "it holds record {}, and the manifest does not list it: {LAST_EDITS_LOST}, or an older copy was put over this store",
                 end.0.saturating_sub(1)
             );
             return Err(Error::damaged(&path, 0, what));
