@@ -186,6 +186,22 @@ const CLOSING_WORDS: [&str; 78] = [
     "your",
     "yourself",
 ];
+/// Words of closings that thank or take leave.
+const LEAVE_WORDS: [&str; 7] = ["appreciate", "appreciated", "bye", "cheers", "goodbye", "thank", "thanks"];
+/// Words of closings that accept what was offered, if they come first.
+const ASSENT_WORDS: [&str; 11] = [
+    "alright",
+    "awesome",
+    "cool",
+    "excellent",
+    "fine",
+    "great",
+    "lovely",
+    "ok",
+    "okay",
+    "perfect",
+    "wonderful",
+];
 /// Further words of confirmations, sorted.
 const CONFIRMING_WORDS: [&str; 24] = [
     "absolutely",
@@ -226,7 +242,7 @@ const CLIENT_MARKS: [&str; 9] = [
     "###STOP###",
 ];
 /// Beginnings of answers to a closing.
-const CLOSING_ANSWERS: [&str; 9] = [
+const CLOSING_ANSWERS: [&str; 17] = [
     "you're welcome",
     "you\u{2019}re welcome",
     "you are welcome",
@@ -236,6 +252,14 @@ const CLOSING_ANSWERS: [&str; 9] = [
     "no problem",
     "glad i could",
     "happy to help",
+    "glad to help",
+    "anytime",
+    "have a great",
+    "have a good",
+    "have a nice",
+    "have a wonderful",
+    "take care",
+    "goodbye",
 ];
 /// Parts of questions that only offer more help.
 const OFFERS: [&str; 6] = [
@@ -285,7 +309,19 @@ fn is_reply(text: &str, answer: &str) -> bool {
         // `No, thanks` after an offer closes; `Yes` confirms whatever was said.
         return true;
     }
-    asks && !text.contains('?')
+    asks && !text.contains('?') && !takes_leave(text)
+}
+
+/// Whether a closing thanks or takes leave whatever was asked. `Okay, thanks` after a question accepts it; `No, thanks`
+/// and `Thanks, have a great day` end the conversation.
+fn takes_leave(text: &str) -> bool {
+    let Some(words) = short_words(text).filter(|_| is_closing(text)) else { return false };
+    let is_one_of = |list: &[&str], word: &String| list.contains(&word.as_str());
+    let decides = |word: &&String| {
+        is_one_of(&LEAVE_WORDS, word) || is_one_of(&ASSENT_WORDS, word) || is_one_of(&["no", "nothing"], word)
+    };
+    words.iter().any(|word| is_one_of(&LEAVE_WORDS, word))
+        && !words.iter().find(decides).is_some_and(|word| is_one_of(&ASSENT_WORDS, word))
 }
 
 /// Whether an answer ends by asking the user for something, and not only by offering more help.
@@ -407,6 +443,12 @@ mod tests {
                 "",
                 true,
             ),
+            // `Thanks!` was joined to the question as a reply to the offer, and `Have a great day!` became its answer.
+            (&["Rejected: 580. Would you like me to explain how to appeal?", "Thanks!"], "", true),
+            (&["Rejected: 580. Shall I send you the letter?", "No, thank you. Goodbye!"], "", true),
+            (&["Rejected: 580. Shall I send you the letter?", "Thanks, have a great day!"], "", true),
+            (&["Shall I book it?", "Okay, thanks!"], "\nOkay, thanks!", false),
+            (&["Do you have a bag?", "No."], "\nNo.", false),
             (&["What is your id?", "It is mia_li_3668."], "\nIt is mia_li_3668.", false),
             (&["It costs 50.", "Yes, go ahead please."], "\nYes, go ahead please.", false),
             (&["Your id?", "mia_li_3668", "Done.", "Great, bye"], "\nmia_li_3668", true),
@@ -428,7 +470,9 @@ mod tests {
     fn word_lists_are_sorted() {
         assert!(CLOSING_WORDS.is_sorted() && CONFIRMING_WORDS.is_sorted());
         assert!(
-            is_closing_answer("You're welcome! Have a great day!") && !is_closing_answer("Rejected: 580.")
+            is_closing_answer("You're welcome! Have a great day!")
+                && is_closing_answer("Take care!")
+                && !is_closing_answer("Rejected: 580.")
         );
     }
 }
