@@ -17,7 +17,7 @@ pub(crate) struct ReplayArgs {
     #[arg(conflicts_with = "all")]
     pub(crate) run: Option<String>,
     /// Read and check every run; start no program
-    #[arg(long)]
+    #[arg(long, conflicts_with = "command")]
     pub(crate) all: bool,
     /// Write only the exact bytes of the outputs; start no program
     #[arg(long, conflicts_with = "json")]
@@ -121,7 +121,7 @@ pub(crate) struct ForkArgs {
     #[command(flatten)]
     pub(crate) input: InputArgs,
     /// Start no program; only share the frames
-    #[arg(long, conflicts_with_all = ["response", "edit", "use_tool", "oracle", "tool_result", "model", "set", "set_all", "rules", "command"])]
+    #[arg(long, conflicts_with_all = ["response", "edit", "use_tool", "oracle", "tool_result", "model", "set", "set_all", "rules", "command", "upstream", "cache_for", "reroll", "remember", "stdin", "refuse_quietly"])]
     pub(crate) no_run: bool,
     /// Program to run instead of the recorded one
     #[arg(last = true, value_name = "CMD")]
@@ -155,7 +155,7 @@ pub(crate) struct DriftArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) junit: Option<PathBuf>,
     /// Write tapes.sums with the fingerprints of each DIR's tapes if all are as recorded
-    #[arg(long, requires = "targets")]
+    #[arg(long, requires = "targets", conflicts_with_all = ["sample", "seed"])]
     pub(crate) write_sums: bool,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,

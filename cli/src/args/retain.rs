@@ -73,7 +73,7 @@ pub(crate) struct ForgetArgs {
     #[arg(long, value_name = "KEY", conflicts_with = "blob")]
     pub(crate) key: Option<OsString>,
     /// Keyspace of the key [default: default]
-    #[arg(long, value_name = "NAME", requires = "key")]
+    #[arg(long, value_name = "NAME", requires = "key", conflicts_with_all = ["run", "blob"])]
     pub(crate) keyspace: Option<String>,
     /// Forget this stored blob, instead of a run: its BLAKE3 hash in 64 hexadecimal digits
     #[arg(long, value_name = "HASH")]

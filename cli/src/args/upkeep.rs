@@ -41,10 +41,10 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) to: Option<PathBuf>,
     /// With --to: number of this store's backups that are kept in the folder [default: 14]
-    #[arg(long, value_name = "N", requires = "to", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", requires = "to", conflicts_with = "dest", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) keep: Option<u64>,
     /// With --to: make a backup now and then each time this passed, for example 6h [default: once]
-    #[arg(long, value_name = "TIME", requires = "to")]
+    #[arg(long, value_name = "TIME", requires = "to", conflicts_with = "dest")]
     pub(crate) every: Option<String>,
     /// Copy every file, instead of sharing unchanging files with the store by hard link or reflink
     #[arg(long)]

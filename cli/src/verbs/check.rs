@@ -92,6 +92,18 @@ pub(super) fn run(global: &GlobalArgs, args: &DriftArgs, out: &mut CliOutput) ->
             "add --programs to run the recorded ones",
         ));
     }
+    let rules = &args.rules;
+    let for_programs = rules.file.is_some()
+        || !args.network.refuse_quietly.is_empty()
+        || [&rules.rule, &rules.ignore, &rules.matcher, &args.allow_host]
+            .iter()
+            .any(|given| !given.is_empty());
+    if for_programs && !args.programs && args.command.is_empty() {
+        return Err(Failure::usage(
+            "rules and hosts are for programs that run again, but no program is to run",
+            "add --programs to run the recorded ones",
+        ));
+    }
     if args.write_sums
         && let Some(named) = args.targets.iter().find(|named| !Path::new(named).is_dir())
     {
@@ -173,7 +185,15 @@ fn resolve_targets(global: &GlobalArgs, args: &DriftArgs) -> CliResult<(Vec<Chec
         if path.is_dir() {
             // New sums take the place of the old ones, so they are not compared.
             let sums = if args.write_sums { None } else { tape_sums::read(path)? };
-            targets.extend(folder_targets(path, sums)?);
+            let tapes = folder_targets(path, sums)?;
+            if tapes.is_empty() {
+                let hint = "name a folder that holds *.tape, or leave it out";
+                return Err(Failure::missing(
+                    format!("{named} holds no tape: there is nothing to check"),
+                    hint,
+                ));
+            }
+            targets.extend(tapes);
         } else if input::has_tape_name(path) {
             targets.push(CheckTarget::Tape(path.to_path_buf(), TapeListing::NoSums));
         } else {
@@ -364,6 +384,11 @@ fn read_and_run(
         // A named command that does not run is no success.
         let verdict = if args.command.is_empty() { CheckVerdict::Ok } else { CheckVerdict::Failed };
         return Ok((verdict, frames, text));
+    }
+    if let Some(by) = door.redacted_by(&reader.info().name)? {
+        let text =
+            format!("it was redacted by profile {by} before it came here, so its program cannot be replayed");
+        return Ok((CheckVerdict::Failed, frames, text));
     }
     let (verdict, text) = replay_program(&reader.info().name, store, args, door.exit_code(reader)?)?;
     Ok((verdict, frames, text))

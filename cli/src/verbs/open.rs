@@ -87,9 +87,11 @@ pub(super) fn run(global: &GlobalArgs, args: &OpenArgs, out: &mut CliOutput) -> 
         super::show::show_new(&run.id, *before, new, out)?;
     }
     let head = frame.output.get(..frame.output.len().min(SHOWN_MAX)).unwrap_or_default();
-    out.line(format_args!("\nanswer, {}:", bytes(frame.output.len() as u64)))?;
+    let is_own = matches!(frame.component.name(), "stdin" | "program" | "stderr");
+    let what = if is_own { "no call was recorded; output" } else { "answer" };
+    out.line(format_args!("\n{what}, {}:", bytes(frame.output.len() as u64)))?;
     out.line(printable(&String::from_utf8_lossy(head)))?;
-    if let Some(stderr) = &failing.stderr {
+    if let Some(stderr) = failing.stderr.as_ref().filter(|_| frame.component.name() != "stderr") {
         out.line("\nstandard error, its end:")?;
         out.line(printable(stderr.trim_end()))?;
     }

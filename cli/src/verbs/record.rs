@@ -221,6 +221,12 @@ pub(super) fn cache_use(live: &LiveArgs) -> CliResult<CacheUse> {
             None => Err(refused(format!("--cache-for takes a time such as 7d, not {text:?}"))),
         }
     };
+    if !read && !live.reroll.is_empty() {
+        return Err(Failure::usage(
+            "--reroll calls the upstream although the cache has an answer; no cache is read",
+            "--cache read or both reads it",
+        ));
+    }
     let keep_ns = live.cache_for.as_ref().map(lasting).transpose()?;
     Ok(CacheUse { read, write, reroll: live.reroll.clone(), keep_ns })
 }

@@ -31,7 +31,8 @@ use crate::supervision::{self, RecordingEnd, process_list};
 pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -> CliResult<()> {
     let onward = args.on_divergence == DivergenceArg::Live;
     let live = &args.live;
-    let asks = !live.upstream.is_empty() || !live.reroll.is_empty();
+    let asks =
+        !live.upstream.is_empty() || !live.reroll.is_empty() || live.cache_for.is_some() || live.remember;
     if !onward && (asks || live.cache != CacheArg::Off || args.into.is_some()) {
         return Err(Failure::usage(
             "a replay calls no upstream: the recording serves every answer",
@@ -188,6 +189,15 @@ fn replay_program(
     let timing = if args.timing == TimingArg::Recorded { Timing::Recorded } else { Timing::None };
     let prices = file.prices.clone();
     let options = ReplayOptions { rules, prices, timing, chaos: args.chaos, ..ReplayOptions::default() };
+    if let Some(name) = &args.into
+        && door.reader(name).is_ok()
+    {
+        let message = format!("there is a run `{name}`, so no new one gets this name");
+        return Err(before_start(Failure::failed(
+            message,
+            "choose another name with --into, or leave it out",
+        )));
+    }
     let (report, child) = if is_live {
         let onward = OnwardOptions {
             name: args.into.clone().unwrap_or_else(|| format!("{}-live", run.id)),

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::tape::TapeStore;
 use crate::args::{GlobalArgs, ReportArgs};
 use crate::atomic_file::{self, FileAccess};
-use crate::failure::{CliResult, Failure};
+use crate::failure::{CliResult, Failure, FailureCode};
 use crate::output::{CliOutput, bytes, plural, printable};
 use crate::profiles;
 use crate::store_access::StoreAccess;
@@ -73,14 +73,26 @@ pub(super) fn write(
         [a, b] => Some(door.reported_diff(a, b)?),
         _ => None,
     };
-    let checkpoint = door.checkpoint()?;
+    let mut damage = Vec::new();
+    // Damage elsewhere in the log costs a report its ledger, and no frame.
+    let ledger = match door.checkpoint() {
+        Ok(checkpoint) => checkpoint
+            .to_json(None)
+            .ok()
+            .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok()),
+        Err(Failure::Message { code: FailureCode::Damage, message, .. }) => {
+            damage.push(format!("no checkpoint of the ledger: {message}"));
+            None
+        }
+        Err(failure) => return Err(failure),
+    };
     let titles: Vec<_> =
         runs.iter().filter_map(|run| run.data["run"]["name"].as_str().map(str::to_owned)).collect();
     let title = format!("{} - annals report", titles.join(" and "));
     let data = json!({
         "made_ns": RealIo::new().now_ns().to_string(), "profile": redactor.map(|by| by.profile().name()),
         "annals": env!("CARGO_PKG_VERSION"), "diff": diff,
-        "ledger": checkpoint.to_json(None).ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok()),
+        "ledger": ledger,
         "runs": runs.iter().map(|run| &run.data).collect::<Vec<_>>(),
     });
     let html = annals_server::report(&title, &data);
@@ -97,6 +109,6 @@ pub(super) fn write(
         runs: titles,
         frames: runs.iter().map(|run| run.data["run"]["frames"].as_u64().unwrap_or(0)).sum(),
         bytes: html.len() as u64,
-        damage: runs.into_iter().flat_map(|run| run.damage).collect(),
+        damage: runs.into_iter().flat_map(|run| run.damage).chain(damage).collect(),
     })
 }

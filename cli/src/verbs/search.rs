@@ -52,6 +52,11 @@ pub(super) fn run(global: &GlobalArgs, args: &SearchArgs, out: &mut CliOutput) -
         Some(failure) if !answer.is_whole => {
             Err(failure.with_end("; the newest frames are not indexed and were not searched"))
         }
+        // What the damaged frames say is not known.
+        _ if answer.gaps.iter().any(|gap| gap.unread > 0) => Err(Failure::damage(
+            "damaged frames were not searched",
+            "`annals doctor` lists the damage and the remedies",
+        )),
         _ if answer.hits.is_empty() => Err(Failure::missing(
             format!("no frame says {question:?}"),
             "frequent words alone find nothing: add a word that stands for the matter",

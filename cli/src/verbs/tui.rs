@@ -11,7 +11,7 @@ use annals_tui::{Look, StartScreen, Surroundings, TerminalEnd};
 use crate::address::RunAddress;
 use crate::args::{GlobalArgs, OpenArgs, TuiArgs};
 use crate::failure::{CliResult, Failure};
-use crate::output::{CliOutput, printable};
+use crate::output::{CliOutput, plural, printable};
 use crate::profiles;
 use crate::store_access::StoreAccess;
 
@@ -31,7 +31,13 @@ pub(super) fn run(global: &GlobalArgs, args: &TuiArgs) -> CliResult<()> {
         None => StartScreen::Runs,
         Some(target) => {
             let address = RunAddress::parse(target)?;
-            StartScreen::Run(door.run(&address.run)?.id, address.seq)
+            let run = door.run(&address.run)?;
+            if let Some(seq) = address.seq.filter(|seq| u64::from(*seq) > run.frames || *seq == 0) {
+                let message =
+                    format!("run `{}` has no frame {seq}: it has {}", run.id, plural(run.frames, "frame"));
+                return Err(Failure::missing(message, "`annals show RUN` lists the frames"));
+            }
+            StartScreen::Run(run.id, address.seq)
         }
     };
     show(door, redactor, look, &start)

@@ -49,6 +49,37 @@ fn damage_is_listed_and_exits_with_3() {
     bench.run("verify").ok();
 }
 
+/// Regression: a report of whole frames was not written if anything else in the log was damaged. `search` passed over
+/// damaged frames with exit code 0, or said that no frame has the words.
+#[test]
+fn damage_elsewhere_leaves_a_report_and_is_said_by_search() {
+    let bench = imported();
+    let path = largest_segment(&bench);
+    let len = path.metadata().unwrap().len();
+    let runs = bench.run("runs --json").json();
+    flip(&path, len * 7 / 8);
+    let whole = runs.iter().map(|run| run["id"].as_str().unwrap());
+    let whole = whole.clone().find(|run| bench.run(&format!("verify {run}")).code == 0).unwrap().to_owned();
+    let done = bench.run(&format!("report {whole} -o r.html --json"));
+    let told: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(done.code, 3, "{done:?}");
+    assert!(told["damage"][0].as_str().unwrap().contains("no checkpoint of the ledger"), "{told}");
+    assert!(bench.path("r.html").exists());
+    flip(&path, len * 7 / 8);
+    let mut passed_over = 0;
+    for part in 1..16 {
+        flip(&path, len * part / 16);
+        let done = bench.run("search --rebuild flight");
+        if done.stderr.contains("damaged and not searched") {
+            passed_over += 1;
+            assert_eq!(done.code, 3, "flip at {part}/16: {}", done.stderr);
+            assert!(!done.stdout.is_empty(), "what was found is printed");
+        }
+        flip(&path, len * part / 16);
+    }
+    assert!(passed_over > 0);
+}
+
 #[test]
 fn a_damaged_run_does_not_hide_the_others() {
     let bench = imported();

@@ -32,6 +32,35 @@ fn unfinished_repair_is_named_by_each_verb() {
     }
 }
 
+/// Regression: these options were accepted and ignored. `forget NAME --keyspace KS` dropped the run NAME, `backup DEST
+/// --every 6h` made one backup and ended with 0.
+#[test]
+fn options_that_would_be_ignored_are_refused() {
+    let bench = CliBench::new();
+    bench.pipe("import --format chat -", LINES.as_bytes()).ok();
+    bench.run("put a value --keyspace ks").ok();
+    for line in [
+        "forget a --keyspace ks --why x",
+        "backup copy --every 6h",
+        "backup copy --keep 3",
+        "check --sample 3 --write-sums",
+        "check --rule x",
+        "check --allow-host h",
+        "replay a --remember",
+        "replay a --cache-for 7d",
+        "replay --all -- false",
+        "fork a@1 b --no-run --upstream http://127.0.0.1:1",
+    ] {
+        assert_eq!(bench.run(line).code, 2, "{line}");
+    }
+    let refused = bench.run_args(["record", "--reroll", "3", "--", "true"]);
+    assert!(refused.stderr.contains("no cache is read"), "{refused:?}");
+    assert!(!bench.path("copy").exists());
+    assert_eq!(bench.run("get a --keyspace ks --raw").text(), "value");
+    bench.run("show a").ok();
+    assert!(bench.run("tui a@99").stderr.contains("terminal"), "a view needs a terminal");
+}
+
 /// Regression: a wrong name of a run counted as a run that could not be checked (1); a frame that does not exist failed as
 /// if the program could not be started (125).
 #[test]

@@ -228,7 +228,9 @@ fn checkpoint_of_a_store_that_was_put_back_covers_nothing_up() {
     copy(".annals", "old");
     bench.run("put key secret").ok();
     let said = &bench.run("ledger checkpoint --to kept --json").json()[0];
-    let first = said["file"].as_str().unwrap().to_owned();
+    // Regression: a file of another name than `--to` gives was passed over in silence.
+    let first = "kept/2026-11.json".to_owned();
+    std::fs::rename(bench.path(said["file"].as_str().unwrap()), bench.path(&first)).unwrap();
     std::fs::rename(bench.path(".annals"), bench.path("true")).unwrap();
     copy("old", ".annals");
     for number in 0..3 {

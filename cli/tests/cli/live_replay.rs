@@ -73,6 +73,11 @@ fn live_replay_records_a_run_that_replays_alone() {
     let alone = bench.replay(&["longer"], &["noted", "1", "a,b,c,d"]);
     assert_eq!((alone.code, text(&alone)), (0, text(&more)), "{}", alone.stderr);
     says(&alone, &["exact 4 of 4"]);
+    // Regression: the new run was called longer-2, and whoever then replayed `longer` got the old one.
+    let asked = upstream.asked();
+    let taken = bench.replay_live(&["r", "--into", "longer"], &upstream.url, &["noted", "1", "a,b,c,d"]);
+    assert_eq!((taken.code, upstream.asked()), (125, asked), "{taken:?}");
+    says(&taken, &["there is a run `longer`"]);
 }
 
 /// A child shares its parent's frames only up to the first call that the program skipped or changed. Answers

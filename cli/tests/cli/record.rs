@@ -320,6 +320,19 @@ fn open_shows_where_a_run_failed() {
     assert!(bench.run("show good@3 --new").failed(1).contains("no model call"));
 }
 
+/// Regression: `open` said "it has no frames" of a program that had failed before its first call, and not how it ended.
+#[test]
+fn open_shows_how_a_program_failed_before_its_first_call() {
+    let bench = CliBench::new();
+    let done = bench.run_args(["record", "--run", "r", "--", "python3", "-c", "import no_such_module"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    let shown = bench.run("open --last-failed").text();
+    for what in ["the program ended with 1", "no call was recorded", "No module named"] {
+        assert!(shown.contains(what), "{what:?} is not in {shown}");
+    }
+    assert_eq!(bench.run("open --last-failed --json").json()[0]["exit_code"], 1);
+}
+
 /// A provider that answers every request with 500.
 #[expect(clippy::disallowed_methods, reason = "a thread of the test")]
 fn failing_provider() -> String {

@@ -184,6 +184,10 @@ fn a_folder_of_tapes_is_a_regression_suite() {
     assert_eq!(sound.code, 0, "{sound:?}");
     assert_eq!(lines(&sound).last().unwrap()["ok"], 4);
     // A tape that could not be checked is neither a success nor drift.
+    // Nor is a redacted one: it counted as drift, although no program ran.
+    bench.run("--store a tape export good -o safe.tape --as safe").ok();
+    let safe = bench.check(&["safe.tape", "--programs"]);
+    assert_eq!((safe.code, lines(&safe)[0]["verdict"].as_str()), (1, Some("failed")), "{safe:?}");
     let gone = bench.check(&["tapes/good.tape", "tapes/fails.tape", "tapes/gone.tape", "--programs"]);
     assert_eq!(gone.code, 1, "{gone:?}");
     let verdicts: Vec<_> =
@@ -253,6 +257,10 @@ fn tape_other_than_the_listed_one_fails_the_check() {
     assert_eq!(names.iter().map(|(_, name)| *name).collect::<Vec<_>>(), listed);
     assert_eq!((names[1].0, names[0].0), (fingerprint.as_str(), names[2].0));
     assert_eq!(bench.check(&["tapes"]).code, 0);
+    // Regression: a folder without a tape was passed over if there was something else to check.
+    std::fs::create_dir(bench.path("lost")).unwrap();
+    let empty = bench.check(&["tapes", "lost"]);
+    assert!(empty.code == 4 && empty.stderr.contains("lost holds no tape"), "{empty:?}");
 
     // The same content, recorded at another time, is what was listed.
     bench.answer_taped("yes", "tapes/a.tape");

@@ -241,8 +241,15 @@ pub fn load_blame(space: &Namespace, run: &str) -> annals::Result<Option<BlameDo
 /// Drops the blame of a run with all its forks. Returns the number of forks.
 ///
 /// # Errors
-/// Of the store.
+/// Of the store; `Conflict` if a fork is pinned, and then none was dropped.
 pub fn drop_blame(space: &Namespace, run: &str) -> annals::Result<u64> {
+    for_each_fork(space, run, &mut |reader| match space.is_pinned(reader.info().uid)? {
+        true => Err(annals::Error::new(
+            annals::ErrorKind::Conflict,
+            format!("run {:?} is pinned: unpin it first", reader.info().name),
+        )),
+        false => Ok(()),
+    })?;
     let dropped = drop_forks(space, run, &mut |_| Ok(true))?;
     if let Some(keyspace) = space.find_keyspace(KEYSPACE)? {
         keyspace.delete(run.as_bytes())?;
@@ -256,21 +263,32 @@ pub(crate) fn drop_forks(
     run: &str,
     which: &mut dyn FnMut(&RunReader) -> annals::Result<bool>,
 ) -> annals::Result<u64> {
+    let mut dropped = 0;
+    for_each_fork(space, run, &mut |reader| {
+        if which(reader)? {
+            space.drop_run(&reader.info().name, "blame", &format!("a fork of the blame of {run}"))?;
+            dropped += 1;
+        }
+        Ok(())
+    })?;
+    Ok(dropped)
+}
+
+/// Calls `visit` with each fork of a run's blame, the oldest first.
+fn for_each_fork(
+    space: &Namespace,
+    run: &str,
+    visit: &mut dyn FnMut(&RunReader) -> annals::Result<()>,
+) -> annals::Result<()> {
     use annals::runs::{RunFilter, RunOrder};
     let filter = RunFilter { tags: vec![(BLAME_TAG.to_owned(), run.to_owned())], ..RunFilter::default() };
-    let (mut after, mut dropped) = (None, 0);
+    let mut after = None;
     loop {
         let page = space.page_runs(&filter, RunOrder::OldestFirst, after, 256)?;
-        for reader in page.runs {
-            let name = &reader.info().name;
-            if which(&reader)? {
-                space.drop_run(name, "blame", &format!("a fork of the blame of {run}"))?;
-                dropped += 1;
-            }
-        }
+        page.runs.iter().try_for_each(&mut *visit)?;
         after = page.next;
         if after.is_none() {
-            return Ok(dropped);
+            return Ok(());
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use annals::ledger::{Checkpoint, Signature};
 use annals::{Store, StoreId};
 
-/// Names of witness files begin and end with these.
+/// The names of witness files that annals makes begin and end with these.
 const PREFIX: &str = "checkpoint-";
 const SUFFIX: &str = ".json";
 /// Greatest length of a witness file, in bytes.
@@ -22,10 +22,11 @@ pub(crate) fn witness_name(checkpoint: &Checkpoint) -> String {
     format!("{PREFIX}{store}-{:012}-{:020}{SUFFIX}", checkpoint.leaves, checkpoint.time_ns)
 }
 
-/// Whether a file name is that of a witness.
+/// Whether a file of a folder counts as a witness: also one that somebody put there under another name. A draft's name
+/// begins with a dot.
 #[must_use]
 pub(crate) fn is_witness_name(name: &str) -> bool {
-    name.starts_with(PREFIX) && name.ends_with(SUFFIX)
+    name.ends_with(SUFFIX) && !name.starts_with('.')
 }
 
 /// Adds a checkpoint to a folder, and returns its file. It is on disk when this returns.

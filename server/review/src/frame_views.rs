@@ -231,18 +231,23 @@ pub fn redacted_frame(frame: RecordedFrame, by: Option<&Redactor>) -> RecordedFr
 }
 
 /// The frame of a run to read first: the last of its most severe frames, leaving out those of the program
-/// itself (`stdin`, `program`, `stderr`). `None` for a run without frames. Everything is as `by` shows it.
+/// itself (`stdin`, `program`, `stderr`). If there are no others, its standard error, else its last one: the program
+/// failed before it called a model. `None` for a run without frames. Everything is as `by` shows it.
 ///
 /// # Errors
 /// As [`RunReader::frame`].
 pub fn failure_report(reader: &RunReader, by: Option<&Redactor>) -> annals::Result<Option<FailureReport>> {
     let (mut found, mut stderr, mut exit) = (None, None, None);
+    let mut own_frame = None;
     let own = |component: &Component| matches!(component.name(), "stdin" | "program" | "stderr");
     for seq in 1..=reader.info().frames {
         let frame = reader.frame_info(seq)?;
         let weight = (frame.severity, frame.error);
         if !own(&frame.component) && found.is_none_or(|(most, _)| weight >= most) {
             found = Some((weight, seq));
+        }
+        if own(&frame.component) && stderr.is_none() {
+            own_frame = Some(seq);
         }
         if frame.component.name() == "stderr" {
             let frame = redacted_frame(reader.frame(seq)?, by);
@@ -256,7 +261,7 @@ pub fn failure_report(reader: &RunReader, by: Option<&Redactor>) -> annals::Resu
             exit = metadata["exit"]["code"].as_u64().map(|code| (code, metadata["exit"]["signal"].as_i64()));
         }
     }
-    let Some((_, seq)) = found else { return Ok(None) };
+    let Some(seq) = found.map(|(_, seq)| seq).or(own_frame) else { return Ok(None) };
     let frame = reader.frame(seq)?;
     let new = new_part(reader, seq, by)?;
     let frame = redacted_frame(frame, by);

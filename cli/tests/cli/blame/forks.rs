@@ -57,6 +57,11 @@ fn retention_drops_blame_forks_with_their_run() {
     let text = bench.run("retain --dry-run --at +100d").text();
     assert!(text.contains("to be dropped: 10 runs"), "{text}");
     bench.run("pin r-blame-4 --why evidence").ok();
+    // Regression: the forks before the pinned one were dropped.
+    let before = bench.names();
+    let refused = bench.run("blame r --drop");
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert_eq!(bench.names(), before);
     let text = bench.run("retain --at +100d").text();
     assert!(text.contains("dropped: 9 runs"), "{text}");
     assert_eq!(bench.names(), ["1 forks"]);
