@@ -292,6 +292,9 @@ fn nondeterministic_program_is_refused_with_the_difference() {
     assert!(error.contains("not deterministic before any perturbation"), "{error}");
     // The lines below it name what differs.
     assert!(error.contains("step 1") && done.stderr.contains("messages"), "{done:?}");
+    // Regression: it was kept as an interrupted blame, which `--resume` could not finish.
+    assert!(bench.run("blame r --show").failed(4).contains("has no blame"));
+    assert_eq!(bench.run("runs --json").json().len(), 1);
 }
 
 /// The program passes when it runs again, whatever the model says: no step is to blame.

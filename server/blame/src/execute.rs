@@ -257,6 +257,11 @@ impl Blamer {
                 document.state = state;
                 Ok(())
             }
+            // No fork counts, so there is nothing to show or to go on with.
+            Err(Halt::Error(error @ BlameError::Nondeterministic { .. })) if document.base.is_empty() => {
+                drop_blame(&self.space, &document.run)?;
+                return Err(error);
+            }
             Err(Halt::Error(error)) => {
                 document.state = BlameState::Interrupted;
                 Err(error)
