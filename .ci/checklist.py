@@ -3,7 +3,7 @@
 
 A row is `| id | what | status | code | test |`. A status is `done`, `part`, `open` (each with an optional remark in
 brackets) or `nothing to test`. `done` needs code and a test, and every `path` that a row names in backquotes must exist
-(the part before `::` or `#`).
+(the part before `::` or `#`), and have in it the name after `::`.
 """
 
 import pathlib
@@ -14,6 +14,15 @@ root = pathlib.Path(__file__).resolve().parent.parent
 wanted = (root / "docs/checklist.ids").read_text().split()
 row = re.compile(r"\| ((?:S\d|X)\.\d+) \|(.*)\|\s*$")
 status_form = re.compile(r"(done|part|open)( \(.+\))?|nothing to test")
+
+
+
+def is_in(path, named):
+    """Whether a file, or any file below a directory, has this name as a word."""
+    word = re.compile(rf"\b{re.escape(named)}\b")
+    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    return any(word.search(one.read_text(errors="replace")) for one in files)
+
 
 faults, found = [], []
 for number, line in enumerate((root / "docs/checklist.md").read_text().splitlines(), 1):
@@ -39,6 +48,11 @@ for number, line in enumerate((root / "docs/checklist.md").read_text().splitline
         path = re.split(r"::|#", name)[0]
         if "/" in path and not (root / path).exists():
             faults.append(f"line {number}: {match[1]}: there is no {path}")
+            continue
+        # A test that was renamed or removed shows nothing.
+        named = name.split("::")[-1] if "::" in name else None
+        if named and "/" in path and not is_in(root / path, named):
+            faults.append(f"line {number}: {match[1]}: {path} has no {named}")
 
 for name in sorted(set(wanted) - set(found)):
     faults.append(f"{name} is missing")

@@ -265,6 +265,9 @@ fn foreign_and_smuggled_requests_are_refused() {
     };
     let close = "Host: x\r\nConnection: close\r\n";
     assert!(ask(format!("GET /v1/models HTTP/1.1\r\n{close}\r\n")).starts_with("HTTP/1.1 403"));
+    // A tunnel is not opened: TLS is not intercepted.
+    let tunnel = ask(format!("CONNECT api.openai.com:443 HTTP/1.1\r\n{close}\r\n"));
+    assert!(tunnel.starts_with("HTTP/1.1 4"), "{tunnel}");
     assert_eq!(upstream.asked(), 0);
     let differing = "Content-Length: 4\r\nContent-Length: 5\r\n";
     let answer = ask(format!("POST /{path}/x HTTP/1.1\r\n{close}{differing}\r\nabcde"));
