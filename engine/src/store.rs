@@ -305,6 +305,16 @@ impl Store {
         self.0.core.log()?.queue.check_poisoned()
     }
 
+    /// Whether a process holds the store open for writing. While this looks, an opening for writing may be refused as
+    /// `Locked` for a moment.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Damaged` if LOCK is not a file.
+    pub fn is_being_written(&self) -> Result<bool> {
+        let core = &self.0.core;
+        Ok(core.is_writer() || annals_store::log::writer_lock::is_being_written(&*core.io, &core.paths)?)
+    }
+
     /// What the writer has done since opening, and what waits for it. All zero in a store open for reading.
     #[must_use]
     pub fn activity(&self) -> Activity {

@@ -128,6 +128,11 @@ impl StoreAccess {
         self.store.refresh().map_err(engine_failure)
     }
 
+    /// Whether a process holds the store open for writing.
+    pub(crate) fn is_being_written(&self) -> CliResult<bool> {
+        self.store.is_being_written().map_err(engine_failure)
+    }
+
     pub(crate) fn close(self) -> CliResult<()> {
         // Recorders that write through this process take the store over.
         drop(self.host);

@@ -92,18 +92,6 @@ pub(super) fn run(global: &GlobalArgs, args: &DriftArgs, out: &mut CliOutput) ->
             "add --programs to run the recorded ones",
         ));
     }
-    let rules = &args.rules;
-    let for_programs = rules.file.is_some()
-        || !args.network.refuse_quietly.is_empty()
-        || [&rules.rule, &rules.ignore, &rules.matcher, &args.allow_host]
-            .iter()
-            .any(|given| !given.is_empty());
-    if for_programs && !args.programs && args.command.is_empty() {
-        return Err(Failure::usage(
-            "rules and hosts are for programs that run again, but no program is to run",
-            "add --programs to run the recorded ones",
-        ));
-    }
     if args.write_sums
         && let Some(named) = args.targets.iter().find(|named| !Path::new(named).is_dir())
     {
@@ -115,6 +103,16 @@ pub(super) fn run(global: &GlobalArgs, args: &DriftArgs, out: &mut CliOutput) ->
     // Invalid options are reported once, and not for every run.
     rules::matcher(&rules::read(args.rules.file.as_deref())?, &args.rules)?;
     network::policy(&args.network, &args.allow_host)?;
+    let given = &args.rules;
+    let for_programs = given.file.is_some()
+        || !args.network.refuse_quietly.is_empty()
+        || [&given.rule, &given.ignore, &given.matcher, &args.allow_host].iter().any(|all| !all.is_empty());
+    if for_programs && !args.programs && args.command.is_empty() {
+        return Err(Failure::usage(
+            "rules and hosts are for programs that run again, but no program is to run",
+            "add --programs to run the recorded ones",
+        ));
+    }
     let (targets, seed) = resolve_targets(global, args)?;
     if targets.is_empty() {
         let hint = "name runs, or a folder that holds *.tape, or a store with runs";

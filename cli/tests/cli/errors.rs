@@ -44,7 +44,7 @@ fn options_that_would_be_ignored_are_refused() {
         "backup copy --every 6h",
         "backup copy --keep 3",
         "check --sample 3 --write-sums",
-        "check --rule x",
+        "check --ignore $.note",
         "check --allow-host h",
         "replay a --remember",
         "replay a --cache-for 7d",

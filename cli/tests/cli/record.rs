@@ -562,3 +562,21 @@ fn tail_follows_a_run_while_it_is_recorded() {
     assert_eq!(next(), "r: ok, normal\n");
     assert!(tail.wait().unwrap().success() && recorder.wait().unwrap().success());
 }
+
+/// Regression: `tail` waited for ever for a run whose recorder had been killed.
+#[test]
+fn tail_ends_if_the_recorder_was_killed() {
+    let bench = CliBench::new();
+    let mut command = bench.command(["record", "--run", "r", "--", "sh", "-c", "read line"]);
+    let mut recorder =
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while bench.run("runs --json").stdout.is_empty() {
+        std::thread::yield_now();
+    }
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+    let error = bench.run("tail r").failed(1);
+    assert!(error.contains("its recorder was stopped"), "{error}");
+    bench.run("put key value").ok();
+    assert!(bench.run("tail r").text().starts_with("r: abandoned"));
+}
