@@ -44,6 +44,18 @@ pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -
     if args.check_output && (args.all || args.raw || out.json || redactor.is_some()) {
         return Err(no_output_failure("--all, --raw, --json and --as start no program"));
     }
+    let given = &args.rules;
+    let is_for_program = !args.command.is_empty()
+        || args.chaos.is_some()
+        || args.timing != TimingArg::None
+        || given.file.is_some()
+        || [&given.rule, &given.ignore, &given.matcher].iter().any(|all| !all.is_empty());
+    if is_for_program && (args.all || args.raw || out.json) {
+        return Err(Failure::usage(
+            "--all, --raw and --json read the run and start no program, so a command, rules, --chaos and --timing do nothing",
+            "leave out the one or the other",
+        ));
+    }
     if redactor.is_some() && (onward || !args.command.is_empty()) {
         return Err(Failure::usage(
             "--as changes the answers, but a program needs the recorded ones",
@@ -104,7 +116,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -
     if !args.command.is_empty() {
         return Err(Failure::usage(
             format!("no program was recorded as run `{}`, so none can be replayed from it", run.id),
-            "leave out the command, --raw and --json: `annals replay RUN -- CMD` is for runs of `annals record`",
+            "leave out the command: `annals replay RUN -- CMD` is for runs of `annals record`",
         ));
     }
     let many = !args.raw && !out.json;

@@ -49,6 +49,8 @@ fn options_that_would_be_ignored_are_refused() {
         "replay a --remember",
         "replay a --cache-for 7d",
         "replay --all -- false",
+        "replay a --json -- false",
+        "replay a --raw --chaos 3",
         "fork a@1 b --no-run --upstream http://127.0.0.1:1",
     ] {
         assert_eq!(bench.run(line).code, 2, "{line}");

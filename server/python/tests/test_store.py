@@ -96,6 +96,9 @@ with annals.open(sys.argv[1]) as store:
     for number in range(10):
         space.put_embedded("notes", f"n{number}", "text", {"words": [1.0, number / 10]})
     space.drop_run("unwanted", "no longer needed")
+    space.pin("pinned", "evidence")
+    space.flag("flagged", "look at it", escalate=True)
+    print(space.unpin("loose"), space.unflag("loose"))
     for wrong in (lambda: space.put_embedded("notes", "n", "t", {"words": [1.0]}), lambda: space.drop_run("none")):
         try:
             wrong()
@@ -462,11 +465,12 @@ class Processes(StoreCase):
         store = self.open()
         space = store.namespace()
         space.put("notes", "a", "1")
-        with space.begin_run("unwanted") as run:
-            run.record("llm", "in", "out")
+        for name in ("unwanted", "pinned", "flagged", "loose"):
+            with space.begin_run(name) as run:
+                run.record("llm", "in", "out")
         program = subprocess.run([sys.executable, "-c", REMEMBERER, str(self.path)], capture_output=True, text=True)
         self.assertEqual((program.returncode, program.stderr), (0, ""))
-        self.assertEqual(program.stdout, "held False\nd1 at bank\nInvalid NotFound\n")
+        self.assertEqual(program.stdout, "held False\nd1 at bank\nFalse False\nInvalid NotFound\n")
         (hit,) = space.recall("why was #42 rejected?", tenant="bank")
         self.assertEqual(json.loads(hit.entry)["value"]["answer"], "credit below floor")
         hits = space.nearest("words", [1.0, 0.31], k=2)
@@ -474,6 +478,17 @@ class Processes(StoreCase):
         self.assertEqual(space.get("notes", "n3"), b"text")
         with self.assertRaisesRegex(annals.Gone, "no longer needed"):
             space.run("unwanted")
+        with self.assertRaisesRegex(annals.Conflict, "pinned"):
+            space.drop_run("pinned")
+        self.assertEqual((space.unpin("pinned"), space.unpin("pinned")), (True, False))
+        space.drop_run("pinned")
+        self.assertEqual((space.unflag("flagged"), space.unflag("flagged")), (True, False))
+        space.pin("loose", "here, too")
+        space.flag("loose", "here, too")
+        self.assertEqual((space.unpin("loose"), space.unflag("loose")), (True, True))
+        for wrong in (lambda: space.pin("loose", ""), lambda: space.flag("none", "why")):
+            with self.assertRaises(annals.Error):
+                wrong()
 
     def test_four_processes_write_at_once(self):
         command = [sys.executable, "-c", WRITER, str(self.path)]

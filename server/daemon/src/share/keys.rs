@@ -248,16 +248,17 @@ impl SharedKeys {
     pub fn run_or_ask(
         &self,
         namespace: &str,
-        local: impl Fn(&Namespace) -> annals::Result<String>,
+        local: impl Fn(&Namespace) -> annals::Result<Option<String>>,
         words: &[&[u8]],
-    ) -> annals::Result<String> {
+    ) -> annals::Result<Option<String>> {
         let words: Vec<Vec<u8>> = words.iter().map(|word| word.to_vec()).collect();
         self.with_holder(
             namespace,
             |space, _| local(space),
             |wire| match wire.ask(&words)? {
-                Reply::Bulk(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
-                _ => Ok(String::new()),
+                Reply::Bulk(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
+                Reply::Null => Ok(None),
+                _ => Ok(Some(String::new())),
             },
         )
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use annals::{Namespace, RunSpec, kv::ScanRange};
+use annals::{Namespace, RunSpec, Severity, kv::ScanRange};
 use annals_daemon::{KeyChange, KeyRange};
 use annals_memory::{Identity, MemoryQuery};
 use annals_proxy::destination::ForkPoint;
@@ -77,6 +77,20 @@ impl PyNamespace {
 
     fn reader(&self) -> annals::Result<Namespace> {
         self.handle.readable()?.namespace(&self.name)
+    }
+
+    /// Changes what the store knows of a run, in the process that holds the store. Returns whether there was something to
+    /// change.
+    fn change_run(
+        &self,
+        py: Python<'_>,
+        local: impl Fn(&Namespace) -> annals::Result<bool> + Sync,
+        words: &[&[u8]],
+    ) -> PyResult<bool> {
+        let words = [words, &[b"NAMESPACE", self.name.as_bytes()]].concat();
+        let local = |space: &Namespace| local(space).map(|is_done| is_done.then(String::new));
+        let done = py.detach(|| self.handle.shared()?.run_or_ask(&self.name, local, &words));
+        done.map(|done| done.is_some()).map_err(to_py)
     }
 
     fn get_value(&self, keyspace: &str, key: &[u8]) -> annals::Result<Option<Vec<u8>>> {
@@ -234,9 +248,36 @@ impl PyNamespace {
     /// Drops a run: reading it then fails with `Gone`. Forks keep the frames that they share.
     #[pyo3(signature = (name, why = "dropped from Python"))]
     fn drop_run(&self, py: Python<'_>, name: &str, why: &str) -> PyResult<()> {
-        let local = |space: &Namespace| space.drop_run(name, "python", why).map(|_| String::new());
-        let words = [b"RUN.DROP", name.as_bytes(), why.as_bytes(), b"NAMESPACE", self.name.as_bytes()];
-        py.detach(|| self.handle.shared()?.run_or_ask(&self.name, local, &words).map(drop)).map_err(to_py)
+        let local = |space: &Namespace| space.drop_run(name, "python", why).map(|_| true);
+        self.change_run(py, local, &[b"RUN.DROP", name.as_bytes(), why.as_bytes()]).map(drop)
+    }
+
+    /// Keeps a run from retention, compaction and `drop_run` until it is unpinned.
+    fn pin(&self, py: Python<'_>, run: &str, why: &str) -> PyResult<()> {
+        let local = |space: &Namespace| space.pin(run, why).map(|_| true);
+        self.change_run(py, local, &[b"RUN.PIN", run.as_bytes(), why.as_bytes()]).map(drop)
+    }
+
+    /// Removes a run's pin; returns whether it had one.
+    fn unpin(&self, py: Python<'_>, run: &str) -> PyResult<bool> {
+        let local = |space: &Namespace| space.unpin(run);
+        self.change_run(py, local, &[b"RUN.UNPIN", run.as_bytes()])
+    }
+
+    /// Says that a run should be looked at: lists and policies count it as flagged, or as escalated.
+    #[pyo3(signature = (run, why, *, escalate = false))]
+    fn flag(&self, py: Python<'_>, run: &str, why: &str, escalate: bool) -> PyResult<()> {
+        let severity = if escalate { Severity::Escalated } else { Severity::Flagged };
+        let local = |space: &Namespace| space.flag(run, severity, why).map(|_| true);
+        let level = severity.name().as_bytes();
+        self.change_run(py, local, &[b"RUN.FLAG", run.as_bytes(), why.as_bytes(), b"SEVERITY", level])
+            .map(drop)
+    }
+
+    /// Removes a run's flag; returns whether it had one.
+    fn unflag(&self, py: Python<'_>, run: &str) -> PyResult<bool> {
+        let local = |space: &Namespace| space.unflag(run);
+        self.change_run(py, local, &[b"RUN.UNFLAG", run.as_bytes()])
     }
 
     /// Memory entries that answer a question, the best first. Without a store of this process it reads only.

@@ -63,7 +63,7 @@ pub(super) fn remember(
     let local = |space: &Namespace| {
         let embedder = ConfiguredEmbedder::from_environment(Some(space))?;
         let stored = Memory::open(space)?.with_disk_durability().remember(whose, entry, &embedder)?;
-        Ok(stored.id)
+        Ok(Some(stored.id))
     };
     let mut words: Vec<&[u8]> =
         vec![b"MEM.PUT", entry.as_bytes(), b"EMBED", b"NAMESPACE", namespace.as_bytes()];
@@ -72,7 +72,7 @@ pub(super) fn remember(
     for (option, part) in parts {
         words.extend(part.iter().flat_map(|part| [option.as_bytes(), part.as_bytes()]));
     }
-    store.run_or_ask(namespace, local, &words)
+    store.run_or_ask(namespace, local, &words).map(Option::unwrap_or_default)
 }
 
 /// A key or a run's snapshot that has a vector.
