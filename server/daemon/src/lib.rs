@@ -29,6 +29,7 @@
 mod access;
 mod background;
 mod backups;
+mod changed_runs;
 mod client_connection;
 mod client_loop;
 mod command_table;

@@ -12,6 +12,7 @@ use annals::retention::DeadlineKind;
 use tokio::sync::Semaphore;
 
 use super::access::{FoundToken, Grant, Rights, SAFE, TokenRegistry, time_text};
+use super::changed_runs::ChangedRuns;
 use super::client_loop::{ClientLoop, ConnectionSlot};
 use super::command_table::{Command, CommandTable};
 use super::cursors::ScanCursors;
@@ -82,6 +83,7 @@ pub(super) struct Daemon {
     refused: AtomicU64,
     login_limits: LoginLimits,
     pub(super) slow: SlowLog,
+    pub(super) changed_runs: ChangedRuns,
     /// How long a connection may be inactive; `None` means forever.
     pub(super) idle: Option<Duration>,
     /// How long a namespace may be unused; `None` means forever.
@@ -246,6 +248,7 @@ impl Daemon {
             refused: AtomicU64::new(0),
             login_limits: LoginLimits::default(),
             slow: SlowLog::new(patience.slow_ms),
+            changed_runs: ChangedRuns::default(),
             idle: patience.idle,
             namespace_idle: patience.namespace_idle,
             closed_reads: Mutex::default(),

@@ -42,6 +42,7 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
         if !space.unflag(run)? {
             return Ok(Reply::Null);
         }
+        note_change(call, call.rest(2), run)?;
         record_action(call, "RUN.UNFLAG", uid, "")?;
         Ok(Reply::OK)
     }),
@@ -89,6 +90,7 @@ fn flag(call: &mut CommandCall<'_, '_>) -> CommandResult {
     }
     let (space, run, why) = (namespace_from_words(call, rest)?, run_name(call.word(1))?, text(call.word(2))?);
     let flag = space.flag(run, severity, why)?;
+    note_change(call, rest, run)?;
     record_action(call, "RUN.FLAG", flag.uid.0, why)?;
     Ok(Reply::OK)
 }
@@ -100,6 +102,7 @@ fn drop_run(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (space, run, why) = (namespace_from_words(call, rest)?, run_name(call.word(1))?, text(call.word(2))?);
     let forgotten = space.forget(run, why)?;
     forget_answers(&space, run)?;
+    note_change(call, rest, run)?;
     record_action(call, "RUN.DROP", forgotten.run.uid.0, why)?;
     if !compacts {
         return Ok(Reply::OK);
@@ -130,6 +133,12 @@ fn forget_key(call: &mut CommandCall<'_, '_>) -> CommandResult {
         None => mark_forgotten(&space, target, &why)?,
     };
     finish_forgetting(call, "KV.FORGET", &space, target, gone, &why)
+}
+
+/// Tells streams of events that a run has changed. `options` are checked and may give its namespace.
+fn note_change(call: &CommandCall<'_, '_>, options: &[Vec<u8>], run: &str) -> Result<(), CommandRefusal> {
+    call.daemon.changed_runs.add(&tenant_name(call, options)?, run);
+    Ok(())
 }
 
 /// The name of the namespace that checked options give.

@@ -6,7 +6,7 @@
 //!
 //! A stream ends with the run, with the token's validity, and with the daemon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(super) const DESCRIBED: &[(&str, &str, &str, &str)] = &[
         "get",
         "/v1/events",
         "followRuns",
-        "Runs as server-sent events: first the open runs, then each run that begins or changes: `run` with the run as JSON, and `gone` with the name of a dropped run. The id is the newest run's uid; after the id in Last-Event-ID, the runs that began meanwhile come first.",
+        "Runs as server-sent events: first the open runs, then each run that begins or changes, or that a client flags: `run` with the run as JSON, and `gone` with the name of a dropped run. The id is the newest run's uid; after the id in Last-Event-ID, the runs that began meanwhile come first.",
     ),
 ];
 
@@ -242,6 +242,7 @@ impl EventStream {
     /// Sends the open runs, then the runs after this uid and all changes.
     async fn send_runs(&mut self, mut last: u64) -> StreamEnd {
         let mut open = BTreeMap::new();
+        let mut seen = self.shared.daemon.changed_runs.count();
         let listed = self.ask(&["run.list", "status", "open", "count", "1000"]).await;
         let begun = match listed {
             Ok(listed) => self.note_runs(listed, &mut open, last, |uid, last| uid <= last).await,
@@ -252,7 +253,7 @@ impl EventStream {
         }
         let mut silent_since = tokio::time::Instant::now();
         loop {
-            match self.send_changes(&mut open, &mut last).await {
+            match self.send_changes(&mut open, &mut last, &mut seen).await {
                 Ok(true) => silent_since = tokio::time::Instant::now(),
                 Ok(false) if silent_since.elapsed() >= HEARTBEAT => {
                     silent_since = tokio::time::Instant::now();
@@ -281,11 +282,13 @@ impl EventStream {
         }
     }
 
-    /// Sends new runs, and the open runs that have changed. Returns whether it sent something.
+    /// Sends new runs, the open runs that have changed, and runs that were flagged or dropped. Returns whether it sent
+    /// something.
     async fn send_changes(
         &mut self,
         open: &mut BTreeMap<String, OpenRun>,
         last: &mut u64,
+        seen: &mut u64,
     ) -> Result<bool, StreamEnd> {
         let mut has_sent = false;
         loop {
@@ -296,7 +299,10 @@ impl EventStream {
             };
             (*last, has_sent) = (newest, true);
         }
-        let names: Vec<String> = open.keys().cloned().collect();
+        let mut names: BTreeSet<String> = open.keys().cloned().collect();
+        if let Some(grant) = &self.session.grant {
+            names.extend(self.shared.daemon.changed_runs.since(seen, &grant.tenant.name));
+        }
         for name in names {
             match self.try_ask(&["run.get", &name]).await? {
                 Reply::Error(why) if !why.starts_with("NOTFOUND") && !why.starts_with("GONE") => {

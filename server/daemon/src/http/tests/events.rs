@@ -114,6 +114,15 @@ fn runs_that_begin_and_change_are_events() {
     client.bytes(b"run.end open failed\r\n");
     let (_, run, told) = named(events.expect());
     assert_eq!((run.as_str(), told["status"] == "open"), ("open", false));
+    // Regression: a flag on a run that had ended, and its end by a person, were not told.
+    client.bytes(b"run.flag old why\r\n");
+    let (_, run, told) = named(events.expect());
+    assert_eq!((run.as_str(), &told["severity"]), ("old", &json!("flagged")));
+    client.bytes(b"run.unflag old\r\n");
+    assert_eq!(named(events.expect()).2["severity"], "normal");
+    client.bytes(b"run.drop old why\r\n");
+    let (name, run, _) = named(events.expect());
+    assert_eq!((name.as_str(), run.as_str()), ("gone", "old"));
     // A client that was away gets the runs that began meanwhile.
     client.bytes(b"run.begin name later\r\nrun.end later\r\n");
     let (_, mut again) = api.follow("/v1/events", &format!("last-event-id: {}\r\n", id.unwrap()));
