@@ -87,6 +87,12 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
                     plural(others, "checkpoint")
                 ))?;
             }
+            for file in compared.left_out.iter().filter_map(|index| files.get(*index)) {
+                out.line(format_args!(
+                    "note: only counts were compared with {}: its last leaves were erased together with younger ones",
+                    printable(&file.display().to_string())
+                ))?;
+            }
             for difference in &compared.differences {
                 print_difference(difference, files, out)?;
             }
@@ -96,11 +102,17 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
                     0 => String::new(),
                     some => format!(", except the last {some}, which were forgotten with all later records"),
                 };
-                out.marked_line(
-                    true,
-                    "unchanged",
-                    format_args!(": all {leaves} leaves that the checkpoint covers{but}"),
-                )?;
+                // Of such a history only the counts could be compared.
+                match compared.erased == compared.leaves && compared.leaves > 0 {
+                    true => out.line(format_args!(
+                        "not compared: all {leaves} leaves that the checkpoint covers were erased together with later ones; only its counts were"
+                    ))?,
+                    false => out.marked_line(
+                        true,
+                        "unchanged",
+                        format_args!(": all {leaves} leaves that the checkpoint covers{but}"),
+                    )?,
+                }
             }
             match compared.erased_since {
                 Some(0) => {}
@@ -305,12 +317,15 @@ fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String
         other => json!({ "what": "different", "why": format!("{other:?}") }),
     });
     let differences: Vec<Value> = differences.collect();
+    let left_out = compared.left_out.iter().filter_map(|index| files.get(*index));
+    let left_out: Vec<String> = left_out.map(|file| file.display().to_string()).collect();
     let Comparison { leaves, read, erased, erased_since, notes, .. } = compared;
     json!({
         "file": files.last().map(|file| file.display().to_string()),
         "older": files.len().saturating_sub(1),
         "malformed": malformed,
         "others": others,
+        "left_out": left_out,
         "leaves": leaves,
         "read": read,
         "erased": erased,

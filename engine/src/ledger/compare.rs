@@ -6,8 +6,8 @@ use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
 use crate::ledger::checkpoint::{Checkpoint, RecordCounts};
 use crate::ledger::tree;
-use crate::ledger::walk::{Leaf, walk};
-use crate::log::ledger::Frontier;
+use crate::ledger::walk::walk;
+use crate::log::ledger::{Frontier, LedgerNode};
 use crate::log::open::find;
 use crate::store::Store;
 use crate::trace::census::LogCensus;
@@ -26,6 +26,9 @@ pub struct Comparison {
     /// Records of the checkpoint that were erased after it, as the ledger states. `None` if the checkpoint does
     /// not count records (version 1): then forged statements of erasures are not noticed.
     pub erased_since: Option<u64>,
+    /// Places of older checkpoints whose root could not be compared: their last leaves were erased together with younger
+    /// ones. Their counts were.
+    pub left_out: Vec<usize>,
     /// What could not be checked, as sentences.
     pub notes: Vec<String>,
     /// How the store differs; empty if it still begins with the history of the checkpoint, and all that is missing
@@ -90,6 +93,9 @@ pub enum CheckpointDifference {
     },
 }
 
+/// Most leaves that a compaction puts under one node. A greater node would hide the end of any checkpoint.
+const ERASED_LEAVES_MAX: u64 = 64;
+
 /// A part of the checkpoint's history. Its precision is that of the checkpoint's marks, so some of its
 /// records may be unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +128,8 @@ impl Store {
     /// only the newest one were compared, making one would hide whatever was done to the store before.
     ///
     /// Reads the log no more often than with one checkpoint. The end of an older checkpoint cannot be compared where it
-    /// was erased together with younger leaves; then that one is left out. So are those of other stores.
+    /// was erased together with younger leaves; then only its counts are, and [`Comparison::left_out`] has it. Those of
+    /// other stores are not compared.
     ///
     /// # Errors
     /// As [`Store::verify_against`].
@@ -140,7 +147,8 @@ impl Store {
         let walked = find(&*core.io, &core.paths, false, false, core.options.read_mode).and_then(|found| {
             let mut walked = walk(&*core.schema, &found, checkpoint.leaves, &mut |leaf| {
                 older.reach(leaf.before, leaf.living_before);
-                held.leaf(leaf);
+                older.pass(leaf.index..leaf.end());
+                held.subtree(leaf.index, leaf.node);
                 last = (leaf.end().min(checkpoint.leaves), leaf.last);
                 Ok(())
             })?;
@@ -150,6 +158,7 @@ impl Store {
         });
         differences.append(&mut held.differences);
         let (mut erased_since, mut notes) = (None, Vec::new());
+        let left_out = older.left_out.clone();
         if let Ok((census, report)) = &walked {
             notes = report.notes();
             differences.extend(older.finish(census));
@@ -173,7 +182,7 @@ impl Store {
             Err(error) => differences.push(CheckpointDifference::Unreadable { what: error.to_string() }),
         }
         let (leaves, read, erased) = (checkpoint.leaves, last.0, held.erased);
-        Ok(Comparison { leaves, read, erased, erased_since, notes, differences })
+        Ok(Comparison { leaves, read, erased, erased_since, left_out, notes, differences })
     }
 }
 
@@ -192,10 +201,9 @@ fn compare_counts(
     } else if expected - found > stated {
         all.push(CheckpointDifference::Fewer { expected, found, stated });
     }
-    let next = counts.last_run.saturating_add(1);
-    let (expected, found) = (counts.runs, census.recorded_runs(next));
+    let (expected, (found, missing)) = (counts.runs, census.used_runs(counts.last_run.saturating_add(1)));
     if found < expected {
-        all.push(CheckpointDifference::RunsMissing { expected, found, missing: census.missing_runs(next) });
+        all.push(CheckpointDifference::RunsMissing { expected, found, missing });
     }
     all
 }
@@ -207,6 +215,8 @@ struct OlderCheckpoints<'a> {
     /// Those that are of this history, and the records of their leaves that exist.
     held: Vec<(usize, &'a Checkpoint, u64)>,
     contradicted: Vec<usize>,
+    /// Those of `held` whose root could not be compared.
+    left_out: Vec<usize>,
 }
 
 impl<'a> OlderCheckpoints<'a> {
@@ -214,7 +224,7 @@ impl<'a> OlderCheckpoints<'a> {
         let of_store = all.iter().enumerate().filter(|(_, checkpoint)| checkpoint.store == store);
         let mut left: Vec<_> = of_store.collect();
         left.sort_by_key(|(_, checkpoint)| std::cmp::Reverse(checkpoint.leaves));
-        Self { left, held: Vec::new(), contradicted: Vec::new() }
+        Self { left, held: Vec::new(), contradicted: Vec::new(), left_out: Vec::new() }
     }
 
     /// Compares those that end with this tree; `living` records of it exist.
@@ -225,9 +235,22 @@ impl<'a> OlderCheckpoints<'a> {
             match checkpoint.leaves == tree.leaves {
                 true if checkpoint.root.0 != tree.root() => self.contradicted.push(index),
                 true => self.held.push((index, checkpoint, living)),
-                // Its last leaves were erased together with younger ones.
-                false => {}
+                // Its last leaves were erased together with younger ones, so no record of them is among the living.
+                false => {
+                    self.left_out.push(index);
+                    self.held.push((index, checkpoint, living));
+                }
             }
+        }
+    }
+
+    /// Contradicts those that end inside a subtree of erased leaves that no compaction makes.
+    fn pass(&mut self, leaves: Range<u64>) {
+        if leaves.end - leaves.start <= ERASED_LEAVES_MAX {
+            return;
+        }
+        while let Some((index, _)) = self.left.pop_if(|(_, checkpoint)| checkpoint.leaves < leaves.end) {
+            self.contradicted.push(index);
         }
     }
 
@@ -263,19 +286,24 @@ impl<'a> MarkChecker<'a> {
 
     /// Adds a leaf, or a subtree of erased leaves. A subtree over several marks is compared with their common
     /// root, since the nodes below it are gone.
-    fn leaf(&mut self, leaf: &Leaf<'_>) {
+    fn subtree(&mut self, index: u64, node: LedgerNode) {
+        let end = index + (1 << node.height);
         let marks = &self.checkpoint.marks;
         let Some(mark) = marks.get(self.next) else { return };
         // Both are complete subtrees of one tree: one contains the other, or they have no leaf in common.
-        if self.current.push_node(leaf.node).is_err() || leaf.end() < mark.leaves {
+        if self.current.push_node(node).is_err() || end < mark.leaves {
             return;
         }
         let found = std::mem::take(&mut self.current).root();
-        let from = std::mem::replace(&mut self.next, marks.partition_point(|mark| mark.leaves <= leaf.end()));
-        let (held, mut begins) = (&marks[from..self.next], leaf.index);
-        if leaf.end() > self.checkpoint.leaves {
+        let from = std::mem::replace(&mut self.next, marks.partition_point(|mark| mark.leaves <= end));
+        let (held, mut begins) = (&marks[from..self.next], index);
+        if end > self.checkpoint.leaves {
+            let to = marks.len() - 1;
             self.next = marks.len();
-            self.erased = self.checkpoint.leaves - leaf.index;
+            self.erased = self.checkpoint.leaves - index;
+            if end - index > ERASED_LEAVES_MAX {
+                self.note_rewritten(from, to);
+            }
             return;
         }
         let tiles = held.iter().map(|mark| {
@@ -313,5 +341,49 @@ fn part_of_marks(checkpoint: &Checkpoint, from: usize, to: usize) -> HistoryPart
         last: last.seqno,
         after_ns: before.map(|mark| mark.time_ns),
         until_ns: last.time_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::NodeHash;
+    use crate::ledger::checkpoint::Mark;
+
+    /// A checkpoint of `leaves` leaves, each with a mark of its own.
+    fn checkpoint(leaves: u64) -> Checkpoint {
+        let mark =
+            |at: u64| Mark { leaves: at, seqno: Seqno(at), time_ns: at, node: NodeHash([at as u8; 32]) };
+        Checkpoint {
+            store: StoreId([7; 16]),
+            leaves,
+            seqno: Seqno(leaves),
+            time_ns: 1,
+            root: NodeHash([1; 32]),
+            marks: (1..=leaves).map(mark).collect(),
+            counts: None,
+        }
+    }
+
+    /// Regression: a node of any height over a checkpoint's end was taken for a compaction's, so one node over the whole
+    /// history hid that another one had been put in its place. An older checkpoint that ended in it was passed over.
+    #[test]
+    fn node_that_no_compaction_makes_hides_no_checkpoint() {
+        for (height, is_contradicted) in [(6, false), (7, true)] {
+            let node = LedgerNode { height, hash: [9; 32] };
+            let newest = checkpoint(20);
+            let mut held = MarkChecker::new(&newest);
+            held.subtree(0, node);
+            assert_eq!((held.erased, held.differences.len()), (20, usize::from(is_contradicted)), "{height}");
+            let all = [checkpoint(10)];
+            let mut older = OlderCheckpoints::new(StoreId([7; 16]), &all);
+            older.pass(0..1 << height);
+            let mut tree = Frontier::default();
+            tree.push_node(node).unwrap();
+            older.reach(&tree, 0);
+            let found = (older.contradicted.as_slice(), older.left_out.as_slice());
+            let expected: (&[usize], &[usize]) = if is_contradicted { (&[0], &[]) } else { (&[], &[0]) };
+            assert_eq!(found, expected, "{height}");
+        }
     }
 }

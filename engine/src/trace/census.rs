@@ -7,7 +7,7 @@
 //!
 //! Memory holds a few words for each rewritten segment, each statement and 64 runs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -71,6 +71,8 @@ pub struct ErasureReport {
     /// Run numbers without a record that the ledger calls unused. A forger may have called a removed run so; only
     /// a checkpoint can tell.
     pub unused_runs: Vec<Range<u64>>,
+    /// Run numbers without a record that the ledger calls missing since before format 4. Nobody can check that.
+    pub earlier_runs: Vec<Range<u64>>,
     /// The store was closed cleanly in this format, so numbers that were taken and not used are stated. A missing
     /// run was then removed. Else a missing run may still begin, or the next opening for writing states it.
     pub is_settled: bool,
@@ -117,14 +119,20 @@ impl ErasureReport {
                 "no record and no tombstone of {runs}: not begun yet, or removed; the store is open, or was not closed"
             ));
         }
-        let unused: u64 = self.unused_runs.iter().map(|range| range.end - range.start).sum();
-        if unused > 0 {
-            let what = match self.unused_runs.len() {
-                1..=LISTED_RANGES_MAX => run_numbers(&self.unused_runs),
-                _ => format!("{unused} run numbers"),
-            };
+        let listed = |runs: &[Range<u64>]| match runs.len() {
+            ..=LISTED_RANGES_MAX => run_numbers(runs),
+            _ => format!("{} run numbers", count_of(runs)),
+        };
+        if !self.unused_runs.is_empty() {
+            let what = listed(&self.unused_runs);
             all.push(format!(
                 "never used, as the ledger says: {what}; a checkpoint shows whether that is true"
+            ));
+        }
+        if !self.earlier_runs.is_empty() {
+            let what = listed(&self.earlier_runs);
+            all.push(format!(
+                "without a record since before format 4, as the ledger says: {what}; only an older checkpoint or backup can show whether that is true"
             ));
         }
         all
@@ -337,6 +345,7 @@ impl LogCensus {
         let next = self.next_run;
         report.missing_runs = subtract(&self.recorded.missing(next), &self.earlier.present(next));
         report.missing_runs = subtract(&report.missing_runs, &self.unused.present(next));
+        report.earlier_runs = subtract(&self.earlier.present(next), &self.recorded.present(next));
         report.unused_runs = subtract(&self.unused.present(next), &self.recorded.present(next));
         // The numbers of frames without a run: a log before format 4 may have forgotten the run's record.
         if report.uncheckable == 0 {
@@ -349,12 +358,14 @@ impl LogCensus {
 
     /// How many run numbers below `next` have a record, a tombstone or a place in a compaction's statement.
     pub(crate) fn recorded_runs(&self, next: u64) -> u64 {
-        self.recorded.present(next).iter().map(|range| range.end - range.start).sum()
+        count_of(&self.recorded.present(next))
     }
 
-    /// The run numbers below `next` that have none of these.
-    pub(crate) fn missing_runs(&self, next: u64) -> Vec<Range<u64>> {
-        self.recorded.missing(next)
+    /// As [`LogCensus::recorded_runs`], without the numbers that the ledger calls unused, whatever else is stated of them; and
+    /// the numbers that are not counted.
+    pub(crate) fn used_runs(&self, next: u64) -> (u64, Vec<Range<u64>>) {
+        let found = subtract(&self.recorded.present(next), &self.unused.present(next));
+        (count_of(&found), subtract(std::slice::from_ref(&(1..next.max(1))), &found))
     }
 
     /// The number of the next run.
@@ -532,6 +543,10 @@ impl RunNumbers {
     }
 }
 
+fn count_of(runs: &[Range<u64>]) -> u64 {
+    runs.iter().map(|range| range.end - range.start).sum()
+}
+
 /// The numbers of `all` without those of `some`. Both are ascending ranges that do not overlap.
 fn subtract(all: &[Range<u64>], some: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
@@ -589,12 +604,25 @@ pub(crate) fn unrecorded_runs(core: &Arc<Core>) -> Result<Vec<Range<u64>>> {
     if known.missing(next).is_empty() {
         return Ok(Vec::new());
     }
+    for_each_statement(core, &mut |statement| known.ranges.extend(statement.runs))?;
+    Ok(known.missing(next))
+}
+
+/// The spans that statements name.
+pub(crate) fn stated_spans(core: &Arc<Core>) -> Result<HashSet<ErasedSpan>> {
+    let _pin = core.pin();
+    let mut spans = HashSet::new();
+    for_each_statement(core, &mut |statement| spans.extend(statement.spans))?;
+    Ok(spans)
+}
+
+fn for_each_statement(core: &Arc<Core>, each: &mut dyn FnMut(ErasureHead)) -> Result<()> {
     for hit in core.index.scan_prefix(&keys::erasures(), Seqno(u64::MAX))? {
         let place = keys::place(hit.value);
         let parsed = |logical: LogicalBody<'_>| ErasureHead::parse(logical.head);
-        known.ranges.extend(core.read_logical(place, RecordKind::Erasure, parsed)?.runs);
+        each(core.read_logical(place, RecordKind::Erasure, parsed)?);
     }
-    Ok(known.missing(next))
+    Ok(())
 }
 
 fn state_earlier_erasures(core: &Arc<Core>) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::SegmentId;
 use crate::io::OpenMode;
 use crate::log::erasure::{ErasedSpan, ErasureRule};
@@ -11,7 +11,7 @@ use crate::log::manifest::SegmentEntry;
 use crate::log::rewrite::RewrittenSegment;
 use crate::log::segments::{Segment, read_lock};
 use crate::log::ticket::WriteFailure;
-use crate::trace::census::commit_statements;
+use crate::trace::census::{ERASED, commit_statements, stated_spans};
 use annals_store::kv::core::Core;
 use annals_store::kv::index::{CompactionBase, RebuiltTable};
 
@@ -33,7 +33,20 @@ type HeldCheck<'a> = dyn Fn(&[(u64, u32)]) -> Result<()> + 'a;
 impl RewrittenFiles {
     /// Commits the statement of what the new segments lack. It is on disk before any of them is listed: a
     /// rewritten segment without a statement was not made by a compaction.
+    ///
+    /// # Errors
+    /// `Damaged` if a source lacks more than a statement names: the new statement would explain what somebody else
+    /// erased.
     pub(super) fn state_erasures(&self, core: &Arc<Core>) -> Result<()> {
+        let before: Vec<_> = self.segments.iter().flat_map(|(_, made)| &made.source_spans).collect();
+        if !before.is_empty() {
+            let stated = stated_spans(core)?;
+            if let Some((segment, _)) = before.into_iter().find(|(_, span)| !stated.contains(span)) {
+                let what =
+                    format!("{ERASED}: it lacks records that no statement names, so it is left as it is");
+                return Err(Error::damaged(&core.paths.segment(*segment), 0, what));
+            }
+        }
         let spans: Vec<ErasedSpan> = self.segments.iter().filter_map(|(_, made)| made.span).collect();
         commit_statements(core, ErasureRule::Compaction, &spans, &self.erased_runs)
     }

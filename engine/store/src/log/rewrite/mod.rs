@@ -21,7 +21,7 @@ use crate::ids::{RecordPlace, SegmentId, Seqno, StoreId};
 use crate::io::{Io, OpenMode};
 use crate::log::cursor::for_each_checked_record;
 use crate::log::erased::ErasedRecords;
-use crate::log::erasure::ErasedSpan;
+use crate::log::erasure::{ErasedSetBuilder, ErasedSpan};
 use crate::log::joined::LogBatch;
 use crate::log::layout::{RawRecord, SegmentFooter, SegmentHeader};
 use crate::log::leaf_hash::LeafHasher;
@@ -76,6 +76,8 @@ pub struct RewrittenSegment {
     pub erased: LogTotals,
     /// All erased records among the segment's, also those of earlier rewrites; `None` if there are none.
     pub span: Option<ErasedSpan>,
+    /// The same of each source that was itself rewritten. A statement names each of them, unless somebody erased more.
+    pub source_spans: Vec<(SegmentId, ErasedSpan)>,
     /// Moves of live logical records and groups. A group is identified by its last record.
     pub moved: Vec<RecordMove>,
     /// Bytes of live records in the output.
@@ -152,13 +154,18 @@ fn write_segment(
         output,
         collapse: BatchCollapse::default(),
         tally: None,
+        source_erased: ErasedSetBuilder::default(),
         keeps_record: Vec::new(),
         leaves: LeafHasher::default(),
         moved: Vec::new(),
         live_bytes: 0,
     };
+    let mut source_spans = Vec::new();
     for source in &sources {
         work.rewrite_source(source)?;
+        let erased = std::mem::take(&mut work.source_erased);
+        let span = erased.finish(source.header.first_seqno, source.footer.state.next_seqno);
+        source_spans.extend(span.map(|span| (source.segment.id, span)));
     }
     for stretch in work.collapse.take_all() {
         work.output.erased_batches(&stretch)?;
@@ -178,7 +185,7 @@ fn write_segment(
     }
     let entry = SegmentEntry { id, first_seqno: begins.0, sealed_bytes: Some(sealed_bytes) };
     let span = after.take_erased(begins.0, last.footer.state.next_seqno);
-    Ok(RewrittenSegment { entry, erased: before.minus(&after), span, moved, live_bytes })
+    Ok(RewrittenSegment { entry, erased: before.minus(&after), span, source_spans, moved, live_bytes })
 }
 
 /// The progress of a rewrite.
@@ -190,6 +197,8 @@ struct SegmentRewrite<'a> {
     collapse: BatchCollapse,
     /// Totals and leaves of the sources.
     tally: Option<SegmentTally>,
+    /// What the current source says that it has erased.
+    source_erased: ErasedSetBuilder,
     /// For each record of the current batch, whether it stays.
     keeps_record: Vec<bool>,
     /// Memory for reuse.
@@ -211,9 +220,10 @@ impl SegmentRewrite<'_> {
         let damaged = |e: CodecError| Error::damaged(&segment.path, batch.offset, e);
         let (mut sums, keep) = (SumsBuilder::new(self.schema, &mut self.leaves), self.keep);
         self.keeps_record.clear();
-        let (lives, groups) = (&mut self.keeps_record, &mut self.groups);
+        let (lives, groups, erased) = (&mut self.keeps_record, &mut self.groups, &mut self.source_erased);
         for_each_checked_record(batch, segment.salt, |at, seqno, record| {
             sums.add_record(seqno, &record)?;
+            erased.add_record(seqno, &record)?;
             groups.note_checked(at, &record)?;
             lives.push(match RecordKind::parse(record.kind, record.layout)? {
                 // Records of unknown kind are not kept: their liveness cannot be decided.
@@ -231,6 +241,7 @@ impl SegmentRewrite<'_> {
         let sums = sums.finish();
         self.groups.end_batch();
         let node = sums.node().map_err(damaged)?;
+        self.source_erased.end_batch(node).map_err(damaged)?;
         self.tally.as_mut().map_or(Ok(()), |tally| tally.add(&batch.header, &sums)).map_err(damaged)?;
         if self.keeps_record.contains(&true) {
             for stretch in self.collapse.take_all() {
