@@ -170,7 +170,7 @@ impl WhatIf {
 
 /// Whether the fork's program did before the fork's point what was recorded, and its edits were made.
 fn is_as_planned(report: &ForkReport) -> bool {
-    report.unasked == 0 && report.diverged.is_empty() && report.unapplied.is_empty()
+    report.unasked == 0 && report.diverged.is_empty() && is_edited(report)
 }
 
 fn print_verdict(verdict: &Verdict, seconds: f64) -> CliResult<()> {
@@ -286,6 +286,11 @@ fn parse_tool_result(text: &str, reader: &RunReader, at: u32) -> CliResult<(Stri
     Ok((id, text))
 }
 
+/// Whether every edit changed something, and no request that it was meant for was left out.
+fn is_edited(report: &ForkReport) -> bool {
+    report.unapplied.is_empty() && report.unreadable == 0
+}
+
 fn print_forked(
     name: &str,
     args: &ForkArgs,
@@ -312,9 +317,13 @@ fn print_forked(
         let option = edit_option(args, *edit);
         let why = match edit {
             ForkEdit::Response => "changed no answer: the recorded request of the fork's point never came",
-            _ => "changed no request: none came, or it has no such place",
+            _ => "changed no request: none came, it has no such place, or it has the value already",
         };
         line(format!("NOT EDITED: {option} {why}"));
+    }
+    if report.unreadable > 0 {
+        let requests = plural(u64::from(report.unreadable), "request");
+        line(format!("NOT EDITED: {requests} cannot be read as JSON, and went on as the program sent it"));
     }
     let money = asides_text(recorded);
     let saved = match dollars(&report.saved) {
@@ -333,7 +342,7 @@ fn print_forked(
         return Err(lost);
     }
     match report.code {
-        _ if report.unasked > 0 || !report.diverged.is_empty() || !report.unapplied.is_empty() => {
+        _ if report.unasked > 0 || !report.diverged.is_empty() || !is_edited(report) => {
             Err(Failure::Exit(FailureCode::Damage as u8))
         }
         _ if report.traffic.refused().next().is_some() => Err(Failure::Exit(FailureCode::Damage as u8)),

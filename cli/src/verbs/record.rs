@@ -56,7 +56,7 @@ pub(super) fn run(global: &GlobalArgs, args: &RecordArgs) -> CliResult<()> {
         code: Some(report.code),
         may_be_empty: args.run.allow_empty,
         waits: !recording.supervision.linger.is_zero(),
-        is_missed,
+        is_missed: is_missed || report.recorded.refused > 0,
     };
     end_result(&end, closed)
 }
@@ -295,6 +295,12 @@ pub(super) fn print_recorded(
     unremembered_line(recorded).map(line);
     for missed in captured.iter().flat_map(|captured| &captured.missed) {
         line(format!("NOT CAPTURED: {}", printable(missed)));
+    }
+    if recorded.refused > 0 {
+        line(format!(
+            "NOT RECORDED: {} that annals refused: without the secret of the recording's address (a redirect or a path made by hand, or another program), or not readable as HTTP",
+            plural(recorded.refused, "request")
+        ));
     }
     let mut asides = vec![format!("{seconds:.1} s")];
     if let Some(captured) = captured {

@@ -318,6 +318,28 @@ fn fork_set_edits_the_named_step_only() {
     assert_eq!([2, 3].map(|seq| sent(&bench, "both", seq, "model")), [json!("m-2"), json!("m-2")]);
 }
 
+/// Regression: a request with half a surrogate pair, as clients send that cut a text inside an emoji, went on with the
+/// recorded model, and the fork passed.
+#[test]
+fn fork_reports_requests_that_it_cannot_edit() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    let program = "import os, urllib.request as r\n\
+        for text in ('hi', 'cut \\\\ud83d'):\n\
+        \x20   body = ('{\"model\":\"m-1\",\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}' % text).encode()\n\
+        \x20   head = {'content-type': 'application/json'}\n\
+        \x20   r.urlopen(r.Request(os.environ['OPENAI_BASE_URL'] + '/chat/completions', body, head)).read()";
+    let mut command =
+        bench.command(["record", "--run", "r", "--upstream", &upstream.url, "--", "python3", "-c", program]);
+    command.env("OPENAI_API_KEY", "k").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+    let done = ProcessResult::from_output(command.output().unwrap());
+    assert!(done.stderr.contains("recorded 2 requests into r"), "{done:?}");
+    let mut command = bench.command(["fork", "r@1", "x", "--model", "m-2", "--upstream", &upstream.url]);
+    command.env("OPENAI_API_KEY", "k").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+    let forked = ProcessResult::from_output(command.output().unwrap());
+    assert_eq!(forked.code, 3, "{forked:?}");
+    says(&forked, &["NOT EDITED: 1 request cannot be read as JSON"]);
+}
+
 /// Regression: an edit that matched no request, or no field of a request, was ignored without a message.
 #[test]
 fn fork_reports_an_edit_that_changed_nothing() {
@@ -327,6 +349,12 @@ fn fork_reports_an_edit_that_changed_nothing() {
         let forked = bench.fork(&["r@2", name, option, "$.messages[7].content=x"], &upstream.url);
         assert_eq!(forked.code, 3, "{forked:?}");
         says(&forked, &["NOT EDITED", option, "$.messages[7].content"]);
+        // The recorded value: this passed as an edit, and an oracle graded it.
+        let same = sent(&bench, "r", 2, "model").as_str().unwrap().to_owned();
+        let forked =
+            bench.fork(&["r@2", &format!("{name}-same"), option, &format!("$.model={same}")], &upstream.url);
+        assert_eq!(forked.code, 3, "{forked:?}");
+        says(&forked, &["NOT EDITED", "or it has the value already"]);
     }
     let refused = bench.fork(&["r@2", "z", "--set", "$.a=1", "--response", "x"], &upstream.url);
     assert_eq!(refused.code, 2, "{refused:?}");

@@ -286,6 +286,26 @@ fn foreign_and_smuggled_requests_are_refused() {
     child.wait().unwrap();
 }
 
+/// Regression: a request with more than 100 header fields was refused, and one without the secret was, and nothing was said
+/// of either: the recording had "1 request", and its replay was exact.
+#[test]
+fn refused_requests_are_told_and_many_headers_are_recorded() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    let program = "import os, urllib.error, urllib.parse, urllib.request as r\n\
+        base = os.environ['OPENAI_BASE_URL']\n\
+        many = {f'x-many-{n}': 'v' for n in range(200)}\n\
+        r.urlopen(r.Request(base + '/chat/completions', b'{}', many)).read()\n\
+        try: r.urlopen(urllib.parse.urljoin(base, '/v1/models'))\n\
+        except urllib.error.HTTPError as e: assert e.code == 403, e.code";
+    let mut command =
+        bench.command(["record", "--run", "r", "--upstream", &upstream.url, "--", "python3", "-c", program]);
+    command.env("OPENAI_API_KEY", "k").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+    let done = ProcessResult::from_output(command.output().unwrap());
+    assert!(done.stderr.contains("recorded 1 request into r"), "{done:?}");
+    assert!(done.stderr.contains("NOT RECORDED: 1 request that annals refused"), "{done:?}");
+    assert_eq!((upstream.asked(), done.code), (1, 1));
+}
+
 #[test]
 fn run_is_found_by_name_prefix_and_as_last() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -337,20 +357,51 @@ fn open_shows_how_a_program_failed_before_its_first_call() {
 }
 
 /// A provider that answers every request with 500.
-#[expect(clippy::disallowed_methods, reason = "a thread of the test")]
 fn failing_provider() -> String {
+    provider_that_says(
+        b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 4\r\nconnection: close\r\n\r\ndown",
+    )
+}
+
+/// A provider that gives every request this answer.
+#[expect(clippy::disallowed_methods, reason = "a thread of the test")]
+fn provider_that_says(answer: &'static [u8]) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let _ = stream.read(&mut [0; 4096]);
-            let answer =
-                b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 4\r\nconnection: close\r\n\r\ndown";
             let _ = stream.write_all(answer);
         }
     });
     url
+}
+
+/// Regression: an answer that ends with trailers was recorded as one whose client had hung up, and its replay never ended
+/// it. `diff` called two requests the same that asked for different paths and got the same bytes.
+#[test]
+fn trailers_end_an_answer_and_paths_differ() {
+    let bench = CliBench::new();
+    let upstream = provider_that_says(
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\nconnection: close\r\n\r\n4\r\nbody\r\n0\r\nx-sum: 7\r\n\r\n",
+    );
+    for (run, path) in [("a", "/one?x=1"), ("b", "/two")] {
+        let program = format!(
+            "import os, urllib.request as r; print(r.urlopen(os.environ['OPENAI_BASE_URL'] + '{path}').read())"
+        );
+        let mut command =
+            bench.command(["record", "--run", run, "--upstream", &upstream, "--", "python3", "-c", &program]);
+        command.env("OPENAI_API_KEY", "k").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+        let done = ProcessResult::from_output(command.output().unwrap());
+        assert!(done.code == 0 && !done.stderr.contains("without a whole answer"), "{done:?}");
+        let replayed = bench.run(&format!("replay {run} --check-output"));
+        assert_eq!((replayed.code, replayed.stdout), (0, done.stdout), "{}", replayed.stderr);
+    }
+    let done = bench.run("diff a b");
+    let told = String::from_utf8(done.stdout).unwrap();
+    assert_eq!(done.code, 3, "{told}");
+    assert!(told.contains("GET /v1/one?x=1") && told.contains("GET /v1/two"), "{told}");
 }
 
 /// A child process of another test inherits the lock file until it executes its program.

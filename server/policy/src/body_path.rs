@@ -61,8 +61,12 @@ impl BodyPath {
         })
     }
 
-    /// Sets the value at this path; returns `false` if the path does not exist and cannot be created.
+    /// Sets the value at this path; returns whether that changed something. It does not if the value is there already, or
+    /// if the path does not exist and cannot be created.
     pub fn set(&self, body: &mut Value, value: &Value) -> bool {
+        if self.get(body) == Some(value) {
+            return false;
+        }
         let mut at = body;
         for step in &self.0 {
             let next = match step {

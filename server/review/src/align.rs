@@ -78,17 +78,36 @@ pub struct FrameDifference {
 struct FrameDigests {
     component: Component,
     error: bool,
-    /// Hashes of the meaning of request and answer; of the bytes if the meaning is unknown.
+    /// Hashes of the meaning of request and answer; of the bytes if the meaning is unknown. Both with their
+    /// [`lines`].
     meaning: [[u8; 32]; 2],
     bytes: [Hash; 2],
 }
 
+/// What an HTTP exchange asked for and how it was answered, beside the bodies: method, path and query; the status. Empty
+/// for other frames.
+fn lines(frame: &RecordedFrame) -> [String; 2] {
+    let Ok(ExchangeMetadata { http, .. }) = serde_json::from_slice(&frame.metadata) else {
+        return Default::default();
+    };
+    let query = http.query.map(|query| format!("?{query}")).unwrap_or_default();
+    let status = http.status.map(|status| format!("status {status}")).unwrap_or_default();
+    [format!("{} {}{query}", http.method, http.path), status]
+}
+
 impl FrameDigests {
     fn of(frame: &RecordedFrame) -> Self {
-        let bytes = [blake3::hash(&frame.input), blake3::hash(&frame.output)];
+        let [asked, answered] = lines(frame);
+        let with_line = |line: &str, of: &[u8; 32]| {
+            *blake3::Hasher::new().update(of).update(line.as_bytes()).finalize().as_bytes()
+        };
+        let bytes = [(&asked, &frame.input), (&answered, &frame.output)]
+            .map(|(line, body)| Hash::from(with_line(line, blake3::hash(body).as_bytes())));
         let [request, answer] = meanings(frame);
-        let or = |meaning: Option<Meaning>, of: &Hash| meaning.map_or(*of.as_bytes(), |said| said.hash());
-        let said = [or(request, &bytes[0]), or(answer, &bytes[1])];
+        let or = |meaning: Option<Meaning>, line: &str, of: &Hash| {
+            meaning.map_or(*of.as_bytes(), |said| with_line(line, &said.hash()))
+        };
+        let said = [or(request, &asked, &bytes[0]), or(answer, &answered, &bytes[1])];
         Self { component: frame.component.clone(), error: frame.error, meaning: said, bytes }
     }
 
@@ -136,6 +155,8 @@ pub fn align(a: &RunReader, b: &RunReader) -> annals::Result<Alignment> {
 #[must_use]
 pub fn frame_difference(a: &RecordedFrame, b: &RecordedFrame, by: Option<&Redactor>) -> FrameDifference {
     let differs = [a.input != b.input, a.output != b.output];
+    let (lines_a, lines_b) = (lines(a), lines(b));
+    let lines_differ = [0, 1].map(|part: usize| lines_a[part] != lines_b[part]);
     let (a, b) = (redacted_frame(a.clone(), by), redacted_frame(b.clone(), by));
     let ([asked_a, answered_a], [asked_b, answered_b]) = (meanings(&a), meanings(&b));
     let of = |differs: bool, said: (Option<Meaning>, Option<Meaning>), a: &[u8], b: &[u8]| {
@@ -152,9 +173,19 @@ pub fn frame_difference(a: &RecordedFrame, b: &RecordedFrame, by: Option<&Redact
             None => BodyDifference::Bytes(span()),
         }
     };
+    let ([line_a, status_a], [line_b, status_b]) = (lines(&a), lines(&b));
+    let with_line = |found: BodyDifference, differs: bool, a: &str, b: &str| match found {
+        BodyDifference::Same if differs && a == b => BodyDifference::Hidden,
+        BodyDifference::Same | BodyDifference::Form(_) if differs && a != b => {
+            BodyDifference::Bytes(FirstDifference::new(a, b))
+        }
+        found => found,
+    };
+    let request = of(differs[0], (asked_a, asked_b), &a.input, &b.input);
+    let answer = of(differs[1], (answered_a, answered_b), &a.output, &b.output);
     FrameDifference {
-        request: of(differs[0], (asked_a, asked_b), &a.input, &b.input),
-        answer: of(differs[1], (answered_a, answered_b), &a.output, &b.output),
+        request: with_line(request, lines_differ[0], &line_a, &line_b),
+        answer: with_line(answer, lines_differ[1], &status_a, &status_b),
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use annals::replay::matching::MatchOutcome as Found;
 use bytes::Bytes;
 use hyper::Response;
-use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -109,6 +109,12 @@ impl AppliedEdits {
     }
 }
 
+/// Whether a request says that it is JSON and cannot be read as such: half of a surrogate pair, or an encoding.
+fn is_unreadable_json(asked: &ProxyRequest) -> bool {
+    let kind = asked.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    kind.contains("json") && serde_json::from_slice::<Value>(&asked.body).is_err()
+}
+
 /// Runs a fork behind the proxy.
 pub(crate) struct ForkProxy(Arc<ForkProxyState>);
 
@@ -119,6 +125,8 @@ struct ForkProxyState {
     from: u32,
     edits: ForkEdits,
     applied: AppliedEdits,
+    /// Number of requests of which JSON was announced that are none, so that no edit could be made.
+    unreadable: AtomicU32,
     /// Whether the request of frame `from`, or one in its place, has come.
     has_edited_request: AtomicBool,
     /// Calls of the shared frames that have not been requested yet.
@@ -138,6 +146,7 @@ impl ForkProxy {
             from,
             edits,
             applied,
+            unreadable: AtomicU32::new(0),
             has_edited_request: has_named,
             unasked: left,
             network,
@@ -165,6 +174,11 @@ impl ForkProxy {
 
     pub(crate) fn child(&self) -> &ProxyRecorder {
         &self.0.child
+    }
+
+    /// Number of requests that went on as they came, because they are no JSON.
+    pub(crate) fn unreadable(&self) -> u32 {
+        self.0.unreadable.load(Ordering::SeqCst)
     }
 
     /// The edits that changed nothing.
@@ -249,6 +263,10 @@ impl ForkProxyState {
         let stands_for = seq.is_none_or(|seq| seq == self.from);
         let named = stands_for && !self.has_edited_request.swap(true, Ordering::SeqCst);
         let sent = self.edits.apply(&asked.body, named, &self.applied);
+        let is_edited = !self.edits.set_all.is_empty() || (named && !self.edits.set.is_empty());
+        if is_edited && sent.is_none() && is_unreadable_json(&asked) {
+            self.unreadable.fetch_add(1, Ordering::SeqCst);
+        }
         self.child.exchange(asked, sent).await
     }
 

@@ -352,8 +352,8 @@ impl Body for RecordedAnswerBody {
                 if let (Some(bytes), Some(taping)) = (part.data_ref(), &mut self.taping) {
                     taping.push_part(bytes.clone());
                 }
-                // hyper stops polling once the announced length has arrived.
-                if self.body.is_end_stream()
+                // hyper stops polling once the announced length, or the trailers, have arrived.
+                if (part.is_trailers() || self.body.is_end_stream())
                     && let Some(taping) = self.taping.take()
                 {
                     taping.end(None);

@@ -87,8 +87,14 @@ pub(crate) trait ExchangeHandler: Send + Sync + 'static {
         BodyMemory::shared()
     }
 
+    /// A request was refused before anything else: it lacks the secret of the address, or is no HTTP that can be read.
+    fn note_refused(&self) {}
+
     fn answer(self: Arc<Self>, asked: ProxyRequest) -> AnswerFuture;
 }
+
+/// Most header fields of a request. hyper's own limit is 100, which clients with tracing exceed.
+const HEADERS_MAX: usize = 1024;
 
 /// A proxy that listens.
 #[derive(Debug)]
@@ -207,6 +213,7 @@ async fn serve(
 ) {
     let wire = stream.wire();
     let first = Mutex::new(Some(first));
+    let refusing = handler.clone();
     let service = service_fn(move |request| {
         let (handler, secret, wire) = (handler.clone(), secret.clone(), wire.clone());
         let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -217,12 +224,16 @@ async fn serve(
         }
     });
     // A client that breaks off ends only its own connection.
-    let _ = hyper::server::conn::http1::Builder::new()
+    let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .auto_date_header(false)
         .half_close(true)
+        .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service)
         .await;
+    if served.is_err_and(|error| error.is_parse()) {
+        refusing.note_refused();
+    }
 }
 
 async fn handle(
@@ -237,6 +248,7 @@ async fn handle(
     let follows = if first.is_none() { Some(arrivals.follow()) } else { None };
     let (parts, body) = request.into_parts();
     let Some((mount, path)) = split_mount(parts.uri.path(), secret) else {
+        handler.note_refused();
         return refuse(StatusCode::FORBIDDEN, "this address belongs to a recording and lacks its secret");
     };
     let mut asked = ProxyRequest {

@@ -47,6 +47,9 @@ const TOOL_VERSION: &str = "tool_version";
 pub struct RecordingSummary {
     /// Requests received.
     pub seen: u64,
+    /// Requests that were refused and not recorded: they lack the secret of the proxy's address, or are no HTTP that can be
+    /// read. Another program may have sent them.
+    pub refused: u64,
     /// Exchanges whose frames the store has acknowledged.
     pub requests: u64,
     /// Of those, calls of a model.
@@ -268,6 +271,10 @@ impl ExchangeHandler for ProxyRecorderState {
 
     fn body_memory(&self) -> BodyMemory {
         self.common.room.clone()
+    }
+
+    fn note_refused(&self) {
+        self.counts().refused += 1;
     }
 
     fn answer(self: Arc<Self>, asked: ProxyRequest) -> AnswerFuture {

@@ -38,6 +38,8 @@ pub struct ForkReport {
     pub diverged: Vec<ReplayDivergence>,
     /// The edits that changed nothing.
     pub unapplied: Vec<ForkEdit>,
+    /// Number of requests that should have been edited and went on as they came, because they are no JSON.
+    pub unreadable: u32,
     /// What the calls answered from the parent had cost.
     pub saved: Cost,
     /// The program's exit code, or 128 and a signal's number.
@@ -176,6 +178,7 @@ async fn session(
         unasked: left,
         diverged,
         unapplied,
+        unreadable: branch.unreadable(),
         saved,
         code,
         seconds,
