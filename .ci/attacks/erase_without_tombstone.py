@@ -91,9 +91,9 @@ def erase_from(segment, belongs):
                 if kept and kept[-1].kind == forge.ERASED:
                     count, at = forge.varint(kept[-1].body, 0)
                     nodes, at = forge.varint(kept[-1].body, at)
-                    kept[-1] = forge.Record(forge.ERASED, 1, forge.to_varint(count + 1) + forge.to_varint(nodes + 1) + kept[-1].body[at:] + node)
+                    kept[-1] = forge.Record(forge.ERASED, 1, forge.to_varint(count + 1) + forge.to_varint(nodes + 1) + kept[-1].body[at:] + node, at=-1)
                 else:
-                    kept.append(forge.Record(forge.ERASED, 1, b"\1\1" + node))
+                    kept.append(forge.Record(forge.ERASED, 1, b"\1\1" + node, at=-1))
                 many += 1
             else:
                 kept.append(copy.copy(record))

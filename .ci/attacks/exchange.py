@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""History is exchanged or erased by cunning, and statements of erasures are forged for it, with every checksum and chain made anew.
+
+Each way begins with an ordinary store. Its owner kept a checkpoint, as a file and in a witness folder. `verify --against` of both must
+name what was done and end with 3, and `ledger checkpoint --to` must add nothing to the folder. What only an older checkpoint can show
+must be a note.
+"""
+
+import os
+import pathlib
+import random
+import shutil
+import struct
+import time
+
+import erase_without_tombstone as erasing
+import forge
+import lib
+from hashing import blake3
+
+COMPACTION, EARLIER, UNUSED = 1, 2, 3
+NAMES = ["run-1", "run-2", "run-3", "run-4"]
+
+
+def span_of(segment):
+    """Section 22: what a rewritten segment has erased: first, length, records, leaves, digest."""
+    ranges, records, leaves, end = [], 0, 0, segment.first
+    for batch in segment.batches:
+        seqno, living, nodes = batch[0], 0, 0
+        for record in batch[3]:
+            count = record.seqnos()
+            if record.kind in (forge.ERASED, forge.ERASED_BATCHES):
+                records += count
+                if ranges and ranges[-1][1] == seqno:
+                    ranges[-1][1] += count
+                else:
+                    ranges.append([seqno, seqno + count])
+                more, at = forge.varint(record.body, forge.varint(record.body, 0)[1])
+                if record.kind == forge.ERASED:
+                    nodes = max(nodes, min(more, 1))
+                elif at < len(record.body):
+                    nodes = 1 << record.body[at]
+            elif record.kind <= forge.LOGICAL_MOST:
+                living += 1
+            seqno += count
+        leaves += nodes if living == 0 else 0
+        end = seqno
+    digest = blake3(b"".join(struct.pack("<QQ", *one) for one in ranges), "annals erased records 1")
+    return segment.first, end - segment.first, records, leaves, digest
+
+
+def statement(rule, spans, runs):
+    head = bytes([rule]) + struct.pack("<Q", time.time_ns()) + forge.to_varint(len(spans))
+    for first, length, records, leaves, digest in spans:
+        head += b"".join(map(forge.to_varint, (first, length, records, leaves))) + digest
+    head, end = head + forge.to_varint(len(runs)), 0
+    for first, after in runs:
+        head, end = head + forge.to_varint(first - end) + forge.to_varint(after - first), after
+    record = forge.Record(10, 1, os.urandom(16) + forge.to_varint(len(head)) + head)
+    record.salt = record.body[:16]
+    return record
+
+
+def append(segment, records):
+    """A batch after the last one of the active segment."""
+    seqno = segment.first
+    if segment.batches:
+        last = segment.batches[-1]
+        seqno = last[0] + sum(record.seqnos() for record in last[3])
+    segment.batches.append([seqno, time.time_ns(), 0, records, False])
+
+
+def erase(store, belongs, *statements):
+    """Erases records in place, under statements of (rule, whether it names the spans, run numbers)."""
+    manifest = forge.Manifest(store)
+    segments = forge.all_segments(manifest)
+    assert erasing.erase_in_place(manifest, segments, belongs), "nothing was erased"
+    gone = (forge.ERASED, forge.ERASED_BATCHES)
+    rewritten = [one for one in segments[:-1] if any(record.kind in gone for batch in one.batches for record in batch[3])]
+    spans = [span_of(segment) for segment in rewritten]
+    if statements:
+        append(segments[-1], [statement(rule, spans if named else [], runs) for rule, named, runs in statements])
+        forge.rebuild(manifest, segments)
+        # The store is not closed now: the next opening for writing closes it.
+        lib.annals(store, "del", "no-key")
+    else:
+        forge.rebuild(manifest, segments, manifest.clean[1])
+
+
+def of_run(number):
+    kinds = (forge.RUN, forge.FRAME, forge.PART, forge.SNAPSHOT, forge.TOMBSTONE)
+    return lambda record: record.kind in kinds and record.run() == number
+
+
+class Scene:
+    """The owner's store, and the checkpoints that were kept elsewhere."""
+
+    def __init__(self, home, rng, before=lambda store: None, names=NAMES):
+        self.store, self.kept, self.witness = home / "store", home / "kept.json", home / "witness"
+        self.rng = rng
+        lib.import_runs(self.store, rng, lib.Recorded(), names)
+        before(self.store)
+        self.witness.mkdir()
+        lib.must(self.store, "ledger", "checkpoint", "--to", self.witness)
+        self.kept.write_bytes(lib.must(self.store, "ledger", "checkpoint").out)
+
+    def checks(self):
+        return [["verify", "--against", self.kept], ["verify", "--against", self.witness], ["ledger", "checkpoint", "--to", self.witness]]
+
+
+def whole_store(home, rng):
+    """Another store is put in the place of the owner's."""
+    scene = Scene(home, rng)
+    shutil.rmtree(scene.store)
+    lib.import_runs(scene.store, rng, lib.Recorded(), NAMES)
+    return scene
+
+
+def whole_store_twice(home, rng):
+    """The same, and somebody looks again after the store was used."""
+    scene = whole_store(home, rng)
+    lib.annals(scene.store, "ledger", "checkpoint", "--to", scene.witness)
+    lib.must(scene.store, "put", "key", "value")
+    return scene
+
+
+def tall_node(home, rng):
+    """One node of erased batches stands for the whole history. Other runs are recorded under the old numbers."""
+    def many(store):
+        for number in range(80):
+            lib.must(store, "put", f"key-{number % 3}", f"value {number}")
+        lib.must(store, "compact", "--now")
+    scene = Scene(home, rng, many)
+    manifest = forge.Manifest(scene.store)
+    segments, state = forge.all_segments(manifest), dict(manifest.clean[1])
+    height = max(7, state["leaves"].bit_length())
+    seqnos, node = max(state["seqno"] - 1, 1 << height), os.urandom(32)
+    first, last = segments[0], segments[-1]
+    gone = forge.Record(forge.ERASED_BATCHES, 1, forge.to_varint(seqnos) + forge.to_varint(1 << height) + bytes([height]) + node, at=-1)
+    first.batches = [[1, time.time_ns(), 0, [gone], False]]
+    state["rest"] = (state["rest"][0], 1, 1, 16)
+    state.update(seqno=seqnos + 1, leaves=1 << height, peaks=[node], chain=os.urandom(16))
+    first.footer = struct.pack("<Q", 0) + forge.to_log_state(state)
+    for entry in manifest.segments[1:-1]:
+        manifest.path(entry[0]).unlink()
+    manifest.segments = [manifest.segments[0], manifest.segments[-1]]
+    last.batches, last.first, last.chain = [], seqnos + 1, state["chain"]
+    append(last, [statement(COMPACTION, [span_of(first)], [])])
+    forge.rebuild(manifest, [first, last])
+    lib.import_runs(scene.store, rng, lib.Recorded(), NAMES)
+    return scene
+
+
+def excused_by_compaction(home, rng):
+    """A value is erased without a statement. Then the owner forgets another key of the same log file, and compacts."""
+    def keys(store):
+        for key in ("balance", "other", "third"):
+            lib.must(store, "put", key, f"value of {key}: " + lib.text(rng, 60))
+        lib.must(store, "compact", "--now")
+    scene = Scene(home, rng, keys)
+    erase(scene.store, lambda record: record.kind == 1 and b"value of balance" in record.body)
+    lib.annals(scene.store, "forget", "--key", "other", "--why", "asked")
+    lib.annals(scene.store, "compact", "--now")
+    return scene
+
+
+def spare_number(home, rng):
+    """A number is called unused before the owner's checkpoint, and then named as erased in the place of a run."""
+    def spare(store):
+        erase(store, of_run(5), (COMPACTION, True, []), (UNUSED, False, [(5, 6)]))
+        lib.must(store, "put", "key", "value")
+    scene = Scene(home, rng, spare, NAMES + ["spare"])
+    erase(scene.store, of_run(3), (COMPACTION, True, [(5, 6)]), (EARLIER, False, [(3, 4)]))
+    return scene
+
+
+def called_earlier(home, rng):
+    """A run is erased, and a statement says that it was missing before format 4."""
+    scene = Scene(home, rng)
+    erase(scene.store, of_run(3), (COMPACTION, True, []), (EARLIER, False, [(3, 4)]))
+    return scene
+
+
+WAYS = [whole_store, whole_store_twice, tall_node, excused_by_compaction, spare_number, called_earlier]
+# What nothing but a note shows without a checkpoint.
+NOTED = {spare_number: "without a record since before format 4", called_earlier: "without a record since before format 4"}
+
+
+def main():
+    options = lib.arguments(__doc__, 1)
+    tally = lib.Tally("exchange")
+    with lib.folder(options) as folder:
+        for number in range(options.rounds):
+            for way in WAYS:
+                home = pathlib.Path(folder) / f"{way.__name__}-{number}"
+                home.mkdir()
+                scene = way(home, random.Random(f"{options.seed}/{number}"))
+                kind = way.__name__.replace("_", " ")
+                for words in scene.checks():
+                    done = lib.annals(scene.store, *words)
+                    if done.broken() or done.code != 3:
+                        tally.defect(kind, f"{done.broken() or 'not named'}: {done.brief()}", options.again)
+                    else:
+                        tally.count(kind, "exit 3")
+                if way in NOTED:
+                    done = lib.annals(scene.store, "verify", "--all")
+                    if NOTED[way] in done.text:
+                        tally.count(kind, "noted")
+                    else:
+                        tally.defect(kind, f"not noted: {done.brief()}", options.again)
+                shutil.rmtree(home)
+    tally.finish()
+
+
+if __name__ == "__main__":
+    main()
