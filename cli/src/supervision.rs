@@ -103,7 +103,7 @@ impl RecordingEnd<'_> {
             return Err(if code == 0 { failure } else { print_then_exit(failure, code) });
         }
         match code {
-            0 if self.is_missed => Err(Failure::Silent(FailureCode::Failed)),
+            0 if self.is_missed || self.recorded.refused > 0 => Err(Failure::Silent(FailureCode::Failed)),
             0 => Ok(()),
             code => Err(Failure::Exit(code)),
         }

@@ -14,7 +14,9 @@ use annals_server::{
 use serde_json::Value;
 
 use super::network;
-use super::record::{asides_text, cache_use, split_pair, unremembered_line, upstream_guard, upstreams};
+use super::record::{
+    asides_text, cache_use, refused_line, split_pair, unremembered_line, upstream_guard, upstreams,
+};
 use super::replay::program_to_run;
 use super::runs;
 use crate::address::RunAddress;
@@ -301,6 +303,7 @@ fn print_forked(
     let line = |text: String| print_note(printable(&text));
     let recorded = &report.recorded;
     unremembered_line(recorded).map(line);
+    refused_line(recorded).map(line);
     let (lines, is_wrong) = network::live_lines(&report.traffic);
     lines.into_iter().for_each(line);
     for missed in report.captured.iter().flat_map(|captured| &captured.missed) {
@@ -346,7 +349,7 @@ fn print_forked(
             Err(Failure::Exit(FailureCode::Damage as u8))
         }
         _ if report.traffic.refused().next().is_some() => Err(Failure::Exit(FailureCode::Damage as u8)),
-        0 if is_wrong => Err(Failure::Silent(FailureCode::Failed)),
+        0 if is_wrong || recorded.refused > 0 => Err(Failure::Silent(FailureCode::Failed)),
         0 => Ok(()),
         code => Err(Failure::Exit(code)),
     }

@@ -56,7 +56,7 @@ pub(super) fn run(global: &GlobalArgs, args: &RecordArgs) -> CliResult<()> {
         code: Some(report.code),
         may_be_empty: args.run.allow_empty,
         waits: !recording.supervision.linger.is_zero(),
-        is_missed: is_missed || report.recorded.refused > 0,
+        is_missed,
     };
     end_result(&end, closed)
 }
@@ -284,6 +284,16 @@ fn default_name(args: &RecordArgs) -> String {
     format!("{stem}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"))
 }
 
+/// The line about requests that the proxy refused, if there were any.
+pub(super) fn refused_line(recorded: &RecordingSummary) -> Option<String> {
+    (recorded.refused > 0).then(|| {
+        let requests = plural(recorded.refused, "request");
+        format!(
+            "NOT RECORDED: {requests} that annals refused: without the secret of the recording's address (a redirect or a path made by hand, or another program), or not readable as HTTP"
+        )
+    })
+}
+
 pub(super) fn print_recorded(
     name: &str,
     recorded: &RecordingSummary,
@@ -296,12 +306,7 @@ pub(super) fn print_recorded(
     for missed in captured.iter().flat_map(|captured| &captured.missed) {
         line(format!("NOT CAPTURED: {}", printable(missed)));
     }
-    if recorded.refused > 0 {
-        line(format!(
-            "NOT RECORDED: {} that annals refused: without the secret of the recording's address (a redirect or a path made by hand, or another program), or not readable as HTTP",
-            plural(recorded.refused, "request")
-        ));
-    }
+    refused_line(recorded).map(line);
     let mut asides = vec![format!("{seconds:.1} s")];
     if let Some(captured) = captured {
         asides.push(format!("{} of {}", plural(captured.draws, "draw"), plural(captured.lanes, "thread")));

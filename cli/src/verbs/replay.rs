@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::network;
-use super::record::{asides_text, cache_use, unremembered_line, upstream_guard, upstreams};
+use super::record::{asides_text, cache_use, refused_line, unremembered_line, upstream_guard, upstreams};
 use super::runs::short_hex;
 use crate::args::{CacheArg, DivergenceArg, GlobalArgs, ReplayArgs, TimingArg};
 use crate::failure::{CliResult, Failure, FailureCode, before_start};
@@ -201,8 +201,9 @@ fn replay_program(
     let timing = if args.timing == TimingArg::Recorded { Timing::Recorded } else { Timing::None };
     let prices = file.prices.clone();
     let options = ReplayOptions { rules, prices, timing, chaos: args.chaos, ..ReplayOptions::default() };
+    // A name that only begins like one is free.
     if let Some(name) = &args.into
-        && door.reader(name).is_ok()
+        && door.reader(name).is_ok_and(|taken| taken.info().name == *name)
     {
         let message = format!("there is a run `{name}`, so no new one gets this name");
         return Err(before_start(Failure::failed(
@@ -237,6 +238,7 @@ fn replay_program(
     }
     print_receipt(run, &report, child.as_ref(), (faithful, args.check_output));
     if let Some((_, recorded)) = &child {
+        refused_line(recorded).map(print_note);
         let end = RecordingEnd {
             recorded,
             code: Some(report.code),

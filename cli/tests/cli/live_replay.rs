@@ -73,11 +73,14 @@ fn live_replay_records_a_run_that_replays_alone() {
     let alone = bench.replay(&["longer"], &["noted", "1", "a,b,c,d"]);
     assert_eq!((alone.code, text(&alone)), (0, text(&more)), "{}", alone.stderr);
     says(&alone, &["exact 4 of 4"]);
-    // Regression: the new run was called longer-2, and whoever then replayed `longer` got the old one.
+    // Regression: the new run was called longer-2. A script that then replayed `longer` got the old run.
     let asked = upstream.asked();
     let taken = bench.replay_live(&["r", "--into", "longer"], &upstream.url, &["noted", "1", "a,b,c,d"]);
     assert_eq!((taken.code, upstream.asked()), (125, asked), "{taken:?}");
     says(&taken, &["there is a run `longer`"]);
+    // The beginning of another run's name is free.
+    let free = bench.replay_live(&["r", "--into", "long"], &upstream.url, &["noted", "1", "a,b,c,d"]);
+    says(&free, &["went on live into long: 3 answered from r"]);
 }
 
 /// A child shares its parent's frames only up to the first call that the program skipped or changed. Answers

@@ -304,6 +304,16 @@ fn refused_requests_are_told_and_many_headers_are_recorded() {
     assert!(done.stderr.contains("recorded 1 request into r"), "{done:?}");
     assert!(done.stderr.contains("NOT RECORDED: 1 request that annals refused"), "{done:?}");
     assert_eq!((upstream.asked(), done.code), (1, 1));
+    // A fork and a replay that goes on live record, too. The replay ends with 3, because it diverged.
+    let other = program.replace("b'{}'", "b'{\"n\":1}'");
+    let live = ["replay", "r", "--on-divergence", "live", "--", "python3", "-c", &other];
+    for (line, code) in [(&["fork", "r@1", "forked", "--set-all", "$.x=1"][..], 1), (&live, 3)] {
+        let mut command = bench.command(line);
+        command.env("OPENAI_API_KEY", "k").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
+        let done = ProcessResult::from_output(command.output().unwrap());
+        assert!(done.stderr.contains("NOT RECORDED: 1 request that annals refused"), "{done:?}");
+        assert_eq!(done.code, code, "{done:?}");
+    }
 }
 
 #[test]

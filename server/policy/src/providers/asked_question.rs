@@ -242,7 +242,7 @@ const CLIENT_MARKS: [&str; 9] = [
     "###STOP###",
 ];
 /// Beginnings of answers to a closing.
-const CLOSING_ANSWERS: [&str; 17] = [
+const CLOSING_ANSWERS: [&str; 16] = [
     "you're welcome",
     "you\u{2019}re welcome",
     "you are welcome",
@@ -253,12 +253,11 @@ const CLOSING_ANSWERS: [&str; 17] = [
     "glad i could",
     "happy to help",
     "glad to help",
-    "anytime",
-    "have a great",
-    "have a good",
-    "have a nice",
-    "have a wonderful",
-    "take care",
+    "have a great day",
+    "have a good day",
+    "have a nice day",
+    "have a wonderful day",
+    "take care!",
     "goodbye",
 ];
 /// Parts of questions that only offer more help.
@@ -472,6 +471,8 @@ mod tests {
         assert!(
             is_closing_answer("You're welcome! Have a great day!")
                 && is_closing_answer("Take care!")
+                && !is_closing_answer("Take care of the deposit first, then sign.")
+                && !is_closing_answer("Have a good look at the clause on deposits.")
                 && !is_closing_answer("Rejected: 580.")
         );
     }

@@ -210,6 +210,10 @@ impl ForkProxy {
 }
 
 impl ExchangeHandler for ForkProxyState {
+    fn note_refused(&self) {
+        self.child.note_refused();
+    }
+
     fn answer(self: Arc<Self>, mut asked: ProxyRequest) -> AnswerFuture {
         Box::pin(async move {
             self.parent.settle_path(&mut asked);

@@ -60,6 +60,13 @@ impl OnwardProxy {
 }
 
 impl ExchangeHandler for OnwardProxyState {
+    fn note_refused(&self) {
+        // Without a child nothing is recorded yet.
+        if let Ok(child) = self.child.try_read() {
+            child.iter().for_each(|child| child.note_refused());
+        }
+    }
+
     fn answer(self: Arc<Self>, mut asked: ProxyRequest) -> AnswerFuture {
         Box::pin(async move {
             self.parent.settle_path(&mut asked);

@@ -248,6 +248,11 @@ impl ProxyRecorder {
         Ok(proxy)
     }
 
+    /// As [`ExchangeHandler::note_refused`], for a proxy that records through this one.
+    pub(crate) fn note_refused(&self) {
+        self.0.note_refused();
+    }
+
     /// Waits until everything is written, and returns the summary.
     pub(crate) async fn finish(&self) -> RecordingSummary {
         self.0.tape.run_now();
