@@ -238,7 +238,7 @@ fn replay_program(
     }
     print_receipt(run, &report, child.as_ref(), (faithful, args.check_output));
     if let Some((_, recorded)) = &child {
-        refused_line(recorded).map(print_note);
+        refused_line(recorded).into_iter().for_each(print_note);
         let end = RecordingEnd {
             recorded,
             code: Some(report.code),
