@@ -19,13 +19,25 @@ pub(crate) fn put_right(json: &[u8]) -> Option<Vec<u8>> {
     let text = |name: &str| Some(checkpoint.get(name)?.as_str()?.to_owned());
     let number = |of: &Value, name: &str| of.get(name)?.as_u64();
     let mut lines = format!(
-        "annals checkpoint 1\nstore {}\nleaves {}\nroot {}\nseqno {}\ntime_ns {}\n",
+        "annals checkpoint {}\nstore {}\nleaves {}\nroot {}\nseqno {}\ntime_ns {}\n",
+        number(checkpoint, "annals_checkpoint")?,
         text("store")?,
         number(checkpoint, "leaves")?,
         text("root")?,
         number(checkpoint, "seqno")?,
         number(checkpoint, "time_ns")?
     );
+    // The fields of later versions, where they are there.
+    for name in ["living", "erased", "erased_leaves", "runs", "last_run"] {
+        lines += &number(checkpoint, name).map(|count| format!("{name} {count}\n")).unwrap_or_default();
+    }
+    for name in ["living_by_mark", "run_span", "run_records", "dropped_records"] {
+        let Some(field) = checkpoint.get(name) else { continue };
+        let counts = field.as_array().map_or(std::slice::from_ref(field), Vec::as_slice);
+        let counts: Option<String> =
+            counts.iter().map(|count| Some(format!(" {}", count.as_u64()?))).collect();
+        lines += &format!("{name}{}\n", counts?);
+    }
     for mark in checkpoint.get("marks")?.as_array()? {
         let (leaves, seqno, time_ns) =
             (number(mark, "leaves")?, number(mark, "seqno")?, number(mark, "time_ns")?);

@@ -181,7 +181,56 @@ def called_earlier(home, rng):
     return scene
 
 
-WAYS = [whole_store, whole_store_twice, tall_node, excused_by_compaction, spare_number, called_earlier]
+def recorded_anew(home, rng):
+    """Two runs are erased under a forged statement, and others are recorded under their names and numbers."""
+    scene = Scene(home, rng, lambda store: lib.must(store, "put", "balance", "100"))
+    manifest = forge.Manifest(scene.store)
+    segments = forge.all_segments(manifest)
+    of_either = (of_run(3), of_run(4))
+    assert erasing.erase_in_place(manifest, segments, lambda record: any(of(record) for of in of_either)), "nothing was erased"
+    gone = (forge.ERASED, forge.ERASED_BATCHES)
+    rewritten = [one for one in segments[:-1] if any(record.kind in gone for batch in one.batches for record in batch[3])]
+    for segment in segments:
+        if segment.footer:
+            # The next run has number 3 again.
+            state = segment.footer_state()
+            state["rest"] = state["rest"][:2] + (3,) + state["rest"][3:]
+            segment.footer = struct.pack("<Q", 0) + forge.to_log_state(state)
+    append(segments[-1], [statement(COMPACTION, [span_of(segment) for segment in rewritten], [])])
+    forge.rebuild(manifest, segments)
+    lib.import_runs(scene.store, rng, lib.Recorded(), NAMES[2:])
+    for name in NAMES:
+        lib.must(scene.store, "show", name)
+    return scene
+
+
+def put_back(home, rng):
+    """A dropped run is put back. Its owner forgets a key of the same log files before, so no more records exist than before."""
+    kept = {}
+
+    def drop(store):
+        manifest = forge.Manifest(store)
+        kept["number"], kept["first"], kept["bytes"] = manifest.segments[0]
+        kept["content"] = manifest.path(kept["number"]).read_bytes()
+        lib.must(store, "forget", "run-3", "--why", "asked")
+        for number in range(60):
+            lib.must(store, "put", "k", f"value {number}: " + lib.text(rng, 20))
+
+    scene = Scene(home, rng, drop)
+    lib.must(scene.store, "forget", "--key", "k", "--why", "asked")
+    manifest = forge.Manifest(scene.store)
+    entry = next(entry for entry in manifest.segments if entry[1] == kept["first"])
+    manifest.path(entry[0]).unlink()
+    entry[0], entry[2] = kept["number"], kept["bytes"]
+    manifest.path(entry[0]).write_bytes(kept["content"])
+    manifest.forget_tables()
+    manifest.write()
+    return scene
+
+
+WAYS = [
+    whole_store, whole_store_twice, tall_node, excused_by_compaction, spare_number, called_earlier, recorded_anew, put_back,
+]
 # What nothing but a note shows without a checkpoint.
 NOTED = {spare_number: "without a record since before format 4", called_earlier: "without a record since before format 4"}
 

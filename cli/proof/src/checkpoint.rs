@@ -26,6 +26,8 @@ pub struct CheckedCheckpoint {
     pub time_ns: u64,
     /// What the store held; `None` in a checkpoint of version 1.
     pub counts: Option<CheckedCounts>,
+    /// What its parts held; `None` before version 3.
+    pub parts: Option<CheckedParts>,
     /// Complete subtrees that tile the tree.
     pub marks: Vec<CheckedMark>,
     /// Who signed it, if anybody did.
@@ -45,6 +47,19 @@ pub struct CheckedCounts {
     pub runs: u64,
     /// The greatest run number in use.
     pub last_run: u64,
+}
+
+/// What the parts of a store held when a checkpoint was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckedParts {
+    /// Logical records that existed, by mark.
+    pub living_by_mark: Vec<u64>,
+    /// How many run numbers share a count.
+    pub run_span: u64,
+    /// Whole frames and final ends of runs that were neither dropped nor replaced.
+    pub run_records: Vec<u64>,
+    /// Those of the other runs that still existed.
+    pub dropped_records: Vec<u64>,
 }
 
 /// A complete subtree of a checkpoint's tree.
@@ -88,6 +103,14 @@ pub(crate) struct CheckpointInput {
     runs: Option<u64>,
     #[serde(default, deserialize_with = "deserialize_non_null")]
     last_run: Option<u64>,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
+    living_by_mark: Option<Vec<u64>>,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
+    run_span: Option<u64>,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
+    run_records: Option<Vec<u64>>,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
+    dropped_records: Option<Vec<u64>>,
     marks: Vec<MarkInput>,
     digest: String,
     #[serde(default, deserialize_with = "deserialize_non_null")]
@@ -120,6 +143,10 @@ where
     T::deserialize(from).map(Some)
 }
 
+fn wrong_fields() -> ProofError {
+    ProofError::malformed("the checkpoint's fields are not those of its version")
+}
+
 impl CheckedCheckpoint {
     /// Parses a checkpoint from JSON, and checks its digest, its marks and its signature, if it has one.
     ///
@@ -133,19 +160,29 @@ impl CheckedCheckpoint {
 
     pub(crate) fn from_input(read: CheckpointInput) -> Result<Self, ProofError> {
         let listed = (read.living, read.erased, read.erased_leaves, read.runs, read.last_run);
-        let counts = match (read.annals_checkpoint, listed) {
-            (1, (None, None, None, None, None)) => None,
-            (2, (Some(living), Some(erased), Some(erased_leaves), Some(runs), Some(last_run))) => {
+        let counts = match listed {
+            (Some(living), Some(erased), Some(erased_leaves), Some(runs), Some(last_run)) => {
                 Some(CheckedCounts { living, erased, erased_leaves, runs, last_run })
             }
-            (1 | 2, _) => {
-                return Err(ProofError::malformed("the checkpoint's fields are not those of its version"));
+            (None, None, None, None, None) => None,
+            _ => return Err(wrong_fields()),
+        };
+        let in_parts = (read.living_by_mark, read.run_span, read.run_records, read.dropped_records);
+        let parts = match in_parts {
+            (Some(living_by_mark), Some(run_span), Some(run_records), Some(dropped_records)) => {
+                Some(CheckedParts { living_by_mark, run_span, run_records, dropped_records })
             }
-            (version, _) => {
-                let what = format!("this checkpoint has version {version}; 1 and 2 are known");
+            (None, None, None, None) => None,
+            _ => return Err(wrong_fields()),
+        };
+        match (read.annals_checkpoint, counts.is_some(), parts.is_some()) {
+            (1, false, false) | (2, true, false) | (3, true, true) => {}
+            (1..=3, ..) => return Err(wrong_fields()),
+            (version, ..) => {
+                let what = format!("this checkpoint has version {version}; 1 to 3 are known");
                 return Err(ProofError::malformed(what));
             }
-        };
+        }
         if read.marks.len() > MARKS_MAX {
             return Err(ProofError::refused("the checkpoint has over 64 marks"));
         }
@@ -161,11 +198,13 @@ impl CheckedCheckpoint {
             seqno: read.seqno,
             time_ns: read.time_ns,
             counts,
+            parts,
             marks,
             signature: None,
         };
         checkpoint.check_marks()?;
         checkpoint.check_counts()?;
+        checkpoint.check_parts()?;
         if checkpoint.digest() != unhex_exact::<32>(&read.digest)? {
             return Err(ProofError::refused("the checkpoint's digest does not match its fields"));
         }
@@ -211,11 +250,38 @@ impl CheckedCheckpoint {
         }
     }
 
+    fn check_parts(&self) -> Result<(), ProofError> {
+        let (Some(counts), Some(parts)) = (&self.counts, &self.parts) else { return Ok(()) };
+        let CheckedParts { living_by_mark, run_span, run_records, dropped_records } = parts;
+        let total = |lists: &[&Vec<u64>]| {
+            lists.iter().flat_map(|list| list.iter()).try_fold(0u64, |sum, count| sum.checked_add(*count))
+        };
+        // The least power of two with at most 256 parts.
+        let is_span = run_span.is_power_of_two()
+            && counts.last_run / run_span < 256
+            && (*run_span == 1 || counts.last_run / (run_span / 2) >= 256);
+        let fits = |list: &Vec<u64>| {
+            is_span && list.len() as u64 <= counts.last_run / run_span + 1 && list.last() != Some(&0)
+        };
+        match fits(run_records)
+            && fits(dropped_records)
+            && living_by_mark.len() == self.marks.len()
+            && total(&[living_by_mark]) == Some(counts.living)
+            && total(&[run_records, dropped_records]).is_some_and(|records| records <= counts.living)
+        {
+            true => Ok(()),
+            false => Err(ProofError::refused("the checkpoint's counts of parts contradict the others")),
+        }
+    }
+
     /// The bytes that are signed.
     #[must_use]
     pub fn statement(&self) -> Vec<u8> {
         let mut lines = vec![
-            format!("annals checkpoint {}", if self.counts.is_some() { 2 } else { 1 }),
+            format!(
+                "annals checkpoint {}",
+                1 + u8::from(self.counts.is_some()) + u8::from(self.parts.is_some())
+            ),
             format!("store {}", hex(&self.store)),
             format!("leaves {}", self.leaves),
             format!("root {}", hex(&self.root)),
@@ -228,6 +294,17 @@ impl CheckedCheckpoint {
             lines.push(format!("erased_leaves {}", counts.erased_leaves));
             lines.push(format!("runs {}", counts.runs));
             lines.push(format!("last_run {}", counts.last_run));
+        }
+        if let Some(parts) = &self.parts {
+            for (name, counts) in [
+                ("living_by_mark", &parts.living_by_mark),
+                ("run_span", &vec![parts.run_span]),
+                ("run_records", &parts.run_records),
+                ("dropped_records", &parts.dropped_records),
+            ] {
+                let words = std::iter::once(name.to_owned()).chain(counts.iter().map(u64::to_string));
+                lines.push(words.collect::<Vec<_>>().join(" "));
+            }
         }
         for mark in &self.marks {
             lines.push(format!("mark {} {} {} {}", mark.leaves, mark.seqno, mark.time_ns, hex(&mark.node)));

@@ -19,7 +19,7 @@ mod proof;
 mod text;
 mod tree;
 
-pub use checkpoint::{CheckedCheckpoint, CheckedCounts, CheckedMark, CheckedSignature};
+pub use checkpoint::{CheckedCheckpoint, CheckedCounts, CheckedMark, CheckedParts, CheckedSignature};
 pub use error::ProofError;
 pub use keys::{PrivateKey, PublicKey};
 pub use proof::{

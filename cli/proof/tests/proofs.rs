@@ -300,6 +300,17 @@ fn wrong_marks_are_refused_by_both_readers() {
     refused(&|c| counts(c, &|counts| counts.erased_leaves = u64::MAX));
     refused(&|c| counts(c, &|counts| counts.runs = u64::MAX));
     refused(&|c| counts(c, &|counts| counts.last_run = 0));
+    let parts = |c: &mut annals::ledger::Checkpoint, change: &dyn Fn(&mut annals::ledger::PartCounts)| {
+        change(c.parts.as_mut().unwrap());
+    };
+    refused(&|c| parts(c, &|parts| parts.living_by_mark[0] += 1));
+    refused(&|c| parts(c, &|parts| parts.living_by_mark.push(0)));
+    refused(&|c| parts(c, &|parts| parts.run_span = 0));
+    refused(&|c| parts(c, &|parts| parts.run_span = 2));
+    refused(&|c| parts(c, &|parts| parts.run_span = 3));
+    refused(&|c| parts(c, &|parts| parts.run_records.push(0)));
+    refused(&|c| parts(c, &|parts| parts.run_records.extend([1; 300])));
+    refused(&|c| parts(c, &|parts| parts.dropped_records = vec![u64::MAX]));
     refused(&|c| c.marks[3].node.0[31] ^= 1);
     refused(&|c| c.root.0[31] ^= 1);
     refused(&|c| c.leaves += 1);
@@ -539,26 +550,35 @@ fn checkpoint_at(checkpoint: &annals::ledger::Checkpoint, leaves: usize) -> anna
         time_ns: last.time_ns,
         marks,
         counts: None,
+        parts: None,
         ..checkpoint.clone()
     };
     annals::ledger::Checkpoint { root: root_of_marks(&older), ..older }
 }
 
-fn golden_files() -> [(&'static str, String); 6] {
+fn golden_files() -> [(&'static str, String); 8] {
     let store = format_1_store();
     let space = store.namespace("default").unwrap();
-    let counted = store.checkpoint().unwrap();
-    let checkpoint = annals::ledger::Checkpoint { counts: None, ..counted.clone() };
+    // As they were made before checkpoints counted records by runs and marks (version 2), or at all (version 1).
+    let third = store.checkpoint().unwrap();
+    let second = annals::ledger::Checkpoint { parts: None, ..third.clone() };
+    let checkpoint = annals::ledger::Checkpoint { counts: None, ..second.clone() };
     let older = checkpoint_at(&checkpoint, 11);
-    let counted_frame = space.prove("loan-42 again", Some(3), None).unwrap();
+    let third_frame = space.prove("loan-42 again", Some(3), None).unwrap();
+    let (mut frame, mut second_frame) = (third_frame.clone(), third_frame.clone());
+    second_frame.checkpoint.parts = None;
     let mut run = space.prove("loan-42", None, Some(&older)).unwrap();
-    // Version 1, as it was made before checkpoints counted records.
-    let mut frame = counted_frame.clone();
-    (frame.checkpoint.counts, run.checkpoint.counts) = (None, None);
+    for first in [&mut frame, &mut run] {
+        (first.checkpoint.counts, first.checkpoint.parts) = (None, None);
+    }
+    let signed =
+        |checkpoint: &annals::ledger::Checkpoint| checkpoint.to_json(Some(&signature(PRIVATE, checkpoint)));
     [
-        ("checkpoint_2.json", counted.to_json(Some(&signature(PRIVATE, &counted))).unwrap()),
-        ("frame_2.json", signed_json(&counted_frame)),
-        ("checkpoint.json", checkpoint.to_json(Some(&signature(PRIVATE, &checkpoint))).unwrap()),
+        ("checkpoint_3.json", signed(&third).unwrap()),
+        ("frame_3.json", signed_json(&third_frame)),
+        ("checkpoint_2.json", signed(&second).unwrap()),
+        ("frame_2.json", signed_json(&second_frame)),
+        ("checkpoint.json", signed(&checkpoint).unwrap()),
         ("older.json", older.to_json(None).unwrap()),
         ("frame.json", signed_json(&frame)),
         ("run.json", run.to_json(None).unwrap()),
@@ -578,11 +598,21 @@ fn golden_proofs_are_reproduced_and_hold() {
     checkpoint.require_signed_by(&public_key()).unwrap();
     let frame = check(&read("frame.json"), Some(&public_key()), Some(&checkpoint)).unwrap();
     assert_eq!(frame.kept, Some(CheckpointAgreement::SameLedger));
-    let counted = CheckedCheckpoint::parse(&read("checkpoint_2.json")).unwrap();
-    counted.require_signed_by(&public_key()).unwrap();
-    assert_eq!(counted.root, checkpoint.root);
-    // A proof with a checkpoint of one version agrees with a kept checkpoint of the other.
-    for (proof, kept) in [("frame.json", &counted), ("frame_2.json", &checkpoint)] {
+    let [second, third] = ["checkpoint_2.json", "checkpoint_3.json"].map(|name| {
+        let counted = CheckedCheckpoint::parse(&read(name)).unwrap();
+        counted.require_signed_by(&public_key()).unwrap();
+        assert_eq!(counted.root, checkpoint.root);
+        counted
+    });
+    assert_eq!((second.parts.is_some(), third.parts.is_some()), (false, true));
+    // A proof with a checkpoint of one version agrees with a kept checkpoint of another.
+    for (proof, kept) in [
+        ("frame.json", &second),
+        ("frame.json", &third),
+        ("frame_2.json", &checkpoint),
+        ("frame_2.json", &third),
+        ("frame_3.json", &second),
+    ] {
         let frame = check(&read(proof), Some(&public_key()), Some(kept)).unwrap();
         assert_eq!(frame.kept, Some(CheckpointAgreement::SameLedger));
     }

@@ -1,5 +1,6 @@
 //! `annals verify`: lists damage, and differences from a checkpoint; both make the exit code 3.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use annals::StoreId;
@@ -125,6 +126,12 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
                      erased records that came back, are not noticed",
                 )?,
                 None => {}
+            }
+            if compared.erased_since.is_some() && !compared.in_parts && compared.differences.is_empty() {
+                out.line(
+                    "note: this checkpoint does not count records by run (version 2), so a run that was erased and \
+                     recorded anew with its number, and records that came back when others were erased, are not noticed",
+                )?;
             }
         }
         for table in &rebuilt {
@@ -256,6 +263,25 @@ fn print_difference(
                 count(*found)
             ),
         ),
+        CheckpointDifference::Back(part) => out.marked_line(
+            false,
+            "came back",
+            format_args!(": more records exist than the checkpoint counts in {}", part_text(part)),
+        ),
+        CheckpointDifference::RunRecordsMissing { runs, missing } => out.marked_line(
+            false,
+            "erased",
+            format_args!(
+                ": {} that only a drop or a replacement of their run may erase, of {}: exchanged or shortened",
+                plural(*missing, "record"),
+                run_numbers(runs)
+            ),
+        ),
+        CheckpointDifference::RunRecordsBack { runs, more } => out.marked_line(
+            false,
+            "came back",
+            format_args!(": {} of dropped or replaced runs, of {}", plural(*more, "record"), run_numbers(runs)),
+        ),
         CheckpointDifference::RunsMissing { expected, found, missing } => out.marked_line(
             false,
             "runs missing",
@@ -293,6 +319,8 @@ fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String
             "until_ns": part.until_ns,
         })
     };
+    let ranges =
+        |runs: &[Range<u64>]| runs.iter().map(|runs| [runs.start, runs.end - 1]).collect::<Vec<[u64; 2]>>();
     let differences = compared.differences.iter().map(|difference| match difference {
         CheckpointDifference::AnotherStore { found } => {
             json!({ "what": "another_store", "store": found.to_string() })
@@ -308,8 +336,14 @@ fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String
             json!({ "what": "more", "expected": expected, "found": found })
         }
         CheckpointDifference::RunsMissing { expected, found, missing } => {
-            let missing: Vec<[u64; 2]> = missing.iter().map(|runs| [runs.start, runs.end - 1]).collect();
-            json!({ "what": "runs_missing", "expected": expected, "found": found, "missing": missing })
+            json!({ "what": "runs_missing", "expected": expected, "found": found, "missing": ranges(missing) })
+        }
+        CheckpointDifference::Back(of) => part("came_back", of),
+        CheckpointDifference::RunRecordsMissing { runs, missing } => {
+            json!({ "what": "run_records_missing", "runs": ranges(runs), "records": missing })
+        }
+        CheckpointDifference::RunRecordsBack { runs, more } => {
+            json!({ "what": "run_records_back", "runs": ranges(runs), "records": more })
         }
         CheckpointDifference::OlderCheckpoint { index } => {
             json!({ "what": "older_checkpoint", "file": files.get(*index).map(|file| file.display().to_string()) })
@@ -319,7 +353,7 @@ fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String
     let differences: Vec<Value> = differences.collect();
     let left_out = compared.left_out.iter().filter_map(|index| files.get(*index));
     let left_out: Vec<String> = left_out.map(|file| file.display().to_string()).collect();
-    let Comparison { leaves, read, erased, erased_since, notes, .. } = compared;
+    let Comparison { leaves, read, erased, erased_since, in_parts, notes, .. } = compared;
     json!({
         "file": files.last().map(|file| file.display().to_string()),
         "older": files.len().saturating_sub(1),
@@ -330,6 +364,7 @@ fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String
         "read": read,
         "erased": erased,
         "erased_since": erased_since,
+        "in_parts": in_parts,
         "notes": notes,
         "differences": differences,
     })

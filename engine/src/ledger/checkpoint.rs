@@ -6,9 +6,11 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::ids::{NodeHash, Seqno, StoreId};
 use crate::ledger::tree;
-use crate::ledger::walk::{Leaf, WalkedLog, open_log, walk};
+use crate::ledger::walk::{Leaf, Visit, WalkedLog, open_log, walk};
 use crate::log::ledger::Frontier;
 use crate::store::Store;
+use crate::trace::census::LogCensus;
+use crate::trace::run_records::run_span;
 
 /// Maximum number of a checkpoint's marks.
 pub(super) const MARKS_MAX: usize = 64;
@@ -33,6 +35,8 @@ pub struct Checkpoint {
     pub time_ns: u64,
     /// What the covered leaves hold; `None` in a checkpoint of version 1.
     pub counts: Option<RecordCounts>,
+    /// Where those records are; `None` before version 3.
+    pub parts: Option<PartCounts>,
     /// At most 64 complete subtrees that tile the tree, from the left. They show where two histories differ.
     pub marks: Vec<Mark>,
 }
@@ -50,6 +54,43 @@ pub struct RecordCounts {
     pub runs: u64,
     /// The greatest run number in use; 0 if there was no run.
     pub last_run: u64,
+}
+
+/// How many records the parts of a store held when a checkpoint was made. What one part lost does not make up for
+/// what another one got back.
+///
+/// A *record of a run* is here a whole frame, or the record that ends a run for good. Only a drop or a replacement of
+/// the run erases one. Part `n` of the runs are the numbers from `n * run_span`, `run_span` of them. The parts after
+/// the last one with a record are left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartCounts {
+    /// Logical records that existed, by mark.
+    pub living_by_mark: Vec<u64>,
+    /// How many run numbers have a count in common: the least power of two that gives at most 256 parts.
+    pub run_span: u64,
+    /// Records of runs that were neither dropped nor replaced, by run number.
+    pub run_records: Vec<u64>,
+    /// Records of the other runs that still existed, by run number.
+    pub dropped_records: Vec<u64>,
+}
+
+impl PartCounts {
+    /// Whether they agree with each other and with the checkpoint's other counts.
+    fn agrees_with(&self, counts: &RecordCounts, marks: usize) -> bool {
+        let parts = counts.last_run / self.run_span.max(1) + 1;
+        let fits = |list: &[u64]| list.len() as u64 <= parts && list.last() != Some(&0);
+        let of_runs = sum(&self.run_records).zip(sum(&self.dropped_records));
+        let of_runs = of_runs.and_then(|(living, dropped)| living.checked_add(dropped));
+        self.run_span == run_span(counts.last_run)
+            && self.living_by_mark.len() == marks
+            && sum(&self.living_by_mark) == Some(counts.living)
+            && [&self.run_records, &self.dropped_records].into_iter().all(|list| fits(list))
+            && of_runs.is_some_and(|records| records <= counts.living)
+    }
+}
+
+fn sum(list: &[u64]) -> Option<u64> {
+    list.iter().try_fold(0u64, |sum, count| sum.checked_add(*count))
 }
 
 /// A complete subtree of a checkpoint's tree.
@@ -87,16 +128,33 @@ impl Checkpoint {
             let _ = writeln!(text, "living {living}\nerased {erased}\nerased_leaves {erased_leaves}");
             let _ = writeln!(text, "runs {runs}\nlast_run {last_run}");
         }
+        if let Some(parts) = &self.parts {
+            let mut list = |name: &str, counts: &[u64]| {
+                let _ = write!(text, "{name}");
+                for count in counts {
+                    let _ = write!(text, " {count}");
+                }
+                text.push('\n');
+            };
+            list("living_by_mark", &parts.living_by_mark);
+            list("run_span", &[parts.run_span]);
+            list("run_records", &parts.run_records);
+            list("dropped_records", &parts.dropped_records);
+        }
         for mark in &self.marks {
             let _ = writeln!(text, "mark {} {} {} {}", mark.leaves, mark.seqno, mark.time_ns, mark.node);
         }
         text.into_bytes()
     }
 
-    /// Version of its form: 2 with counts, 1 without.
+    /// Version of its form: 3 with counts of parts, 2 with counts of the whole, 1 without.
     #[must_use]
     pub fn version(&self) -> u32 {
-        if self.counts.is_some() { 2 } else { 1 }
+        match (&self.counts, &self.parts) {
+            (None, _) => 1,
+            (Some(_), None) => 2,
+            (Some(_), Some(_)) => 3,
+        }
     }
 
     /// BLAKE3 of [`Checkpoint::statement`]: an identifier of the checkpoint, short enough to be read aloud.
@@ -132,7 +190,11 @@ impl Checkpoint {
                 return wrong("its counts contradict each other");
             }
         }
-        Ok(())
+        match (&self.counts, &self.parts) {
+            (_, None) => Ok(()),
+            (Some(counts), Some(parts)) if parts.agrees_with(counts, self.marks.len()) => Ok(()),
+            _ => wrong("its counts of parts contradict the others"),
+        }
     }
 }
 
@@ -148,8 +210,8 @@ impl Store {
         let core = self.core();
         let (found, state) = open_log(core)?;
         let mut making = CheckpointBuilder::new(state.ledger.leaves);
-        let walked = walk(&*core.schema, &found, state.ledger.leaves, &mut |leaf| {
-            making.leaf(leaf);
+        let walked = walk(&*core.schema, &found, state.ledger.leaves, &mut |visit| {
+            making.visit(&visit);
             Ok(())
         })?;
         // After a power cut, the log must still have everything that a checkpoint kept elsewhere covers.
@@ -165,7 +227,10 @@ pub(super) struct CheckpointBuilder {
     /// The tree over the visited leaves of the current span.
     current: Frontier,
     marks: Vec<Mark>,
+    /// The records that existed before each mark.
+    living_before: Vec<u64>,
     leaves: u64,
+    counts: Option<(RecordCounts, PartCounts)>,
 }
 
 impl CheckpointBuilder {
@@ -173,13 +238,24 @@ impl CheckpointBuilder {
         let mut spans = tree::tiles(leaves, MARKS_MAX as u64);
         // The next span comes last, so that it can be popped.
         spans.reverse();
-        Self { spans, current: Frontier::default(), marks: Vec::new(), leaves }
+        let (current, marks, living_before) = (Frontier::default(), Vec::new(), Vec::new());
+        Self { spans, current, marks, living_before, leaves, counts: None }
+    }
+
+    pub(super) fn visit(&mut self, visit: &Visit<'_>) {
+        match visit {
+            Visit::Leaf(leaf) => self.leaf(leaf),
+            Visit::End(_, census) => self.count(census),
+        }
     }
 
     /// Adds a leaf, or a subtree of erased leaves. All spans within a subtree become one mark, since the
     /// nodes below it are gone.
-    pub(super) fn leaf(&mut self, leaf: &Leaf<'_>) {
+    fn leaf(&mut self, leaf: &Leaf<'_>) {
         let Some(span) = self.spans.last().cloned() else { return };
+        if self.current.leaves == 0 {
+            self.living_before.push(leaf.census.living);
+        }
         // Both are complete subtrees of one tree: one contains the other, or they have no leaf in common.
         if self.current.push_node(leaf.node).is_err() || leaf.end() < span.end {
             return;
@@ -190,26 +266,48 @@ impl CheckpointBuilder {
         self.marks.push(Mark { leaves: leaf.end(), seqno, time_ns, node: NodeHash(tree.root()) });
     }
 
+    fn count(&mut self, census: &LogCensus) {
+        let last_run = census.next_run() - 1;
+        let counts = RecordCounts {
+            living: census.living,
+            erased: census.erased,
+            erased_leaves: census.erased_leaves,
+            runs: census.recorded_runs(census.next_run()),
+            last_run,
+        };
+        let ends = self.living_before.iter().skip(1).chain([&census.living]);
+        let living_by_mark = ends.zip(&self.living_before).map(|(end, begin)| end - begin).collect();
+        let run_span = run_span(last_run);
+        let runs = census.run_records.parts(run_span, last_run);
+        let without_end = |mut list: Vec<u64>| {
+            list.truncate(list.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1));
+            list
+        };
+        let parts = PartCounts {
+            living_by_mark,
+            run_span,
+            run_records: without_end(runs.living),
+            dropped_records: without_end(runs.dropped),
+        };
+        self.counts = Some((counts, parts));
+    }
+
     pub(super) fn finish(self, store: &Store, walked: &WalkedLog) -> Result<Checkpoint> {
-        let WalkedLog { tree, census, .. } = walked;
+        let tree = &walked.tree;
         if tree.leaves != self.leaves || !self.spans.is_empty() {
             let what =
                 format!("the log has {} leaves, but its state says it has {}", tree.leaves, self.leaves);
             return Err(Error::new(crate::ErrorKind::Damaged, what));
         }
+        let (counts, parts) = self.counts.unzip();
         Ok(Checkpoint {
             store: store.id(),
             leaves: tree.leaves,
             root: NodeHash(tree.root()),
             seqno: self.marks.last().map(|mark| mark.seqno).unwrap_or_default(),
             time_ns: store.core().io.now_ns(),
-            counts: Some(RecordCounts {
-                living: census.living,
-                erased: census.erased,
-                erased_leaves: census.erased_leaves,
-                runs: census.recorded_runs(census.next_run()),
-                last_run: census.next_run() - 1,
-            }),
+            counts,
+            parts,
             marks: self.marks,
         })
     }

@@ -1,16 +1,19 @@
 //! Compares a store with a checkpoint that was kept elsewhere.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
+use crate::codec::index;
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
-use crate::ledger::checkpoint::{Checkpoint, RecordCounts};
+use crate::ledger::checkpoint::{Checkpoint, PartCounts, RecordCounts};
 use crate::ledger::tree;
-use crate::ledger::walk::walk;
+use crate::ledger::walk::{Visit, walk};
 use crate::log::ledger::{Frontier, LedgerNode};
 use crate::log::open::find;
 use crate::store::Store;
 use crate::trace::census::LogCensus;
+use crate::trace::run_records::{PARTS_MAX, RunRecordParts};
 
 /// The result of comparing a store with a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,6 +29,9 @@ pub struct Comparison {
     /// Records of the checkpoint that were erased after it, as the ledger states. `None` if the checkpoint does
     /// not count records (version 1): then forged statements of erasures are not noticed.
     pub erased_since: Option<u64>,
+    /// The checkpoint counts records by runs and marks (version 3). Else these are not noticed: a run that was erased
+    /// under a forged statement and recorded anew with its number, and records that came back when others were erased.
+    pub in_parts: bool,
     /// Places of older checkpoints whose root could not be compared: their last leaves were erased together with younger
     /// ones. Their counts were.
     pub left_out: Vec<usize>,
@@ -78,6 +84,22 @@ pub enum CheckpointDifference {
         found: u64,
         /// Run numbers without a record. Those that were never used are among them.
         missing: Vec<Range<u64>>,
+    },
+    /// More records of a part exist than the checkpoint counts: erased records came back.
+    Back(HistoryPart),
+    /// Frames or ends of these runs were erased, but fewer of the runs were dropped or replaced since.
+    RunRecordsMissing {
+        /// Numbers of runs that share the wrong counts.
+        runs: Vec<Range<u64>>,
+        /// How many records are missing, at least.
+        missing: u64,
+    },
+    /// More records of dropped and replaced runs exist than the checkpoint counts: erased runs came back.
+    RunRecordsBack {
+        /// Numbers of runs that share the wrong counts.
+        runs: Vec<Range<u64>>,
+        /// How many records came back, at least.
+        more: u64,
     },
     /// An older checkpoint than the compared one is not of this history, or counts more or other records than this
     /// history explains. So the compared one was made after the store was rolled back, rewritten or emptied.
@@ -141,18 +163,29 @@ impl Store {
             return Ok(Comparison { leaves: checkpoint.leaves, differences, ..Comparison::default() });
         }
         let mut held = MarkChecker::new(checkpoint);
+        let mut living = LivingCounts::new(older.iter().chain([checkpoint]));
         let mut older = OlderCheckpoints::new(self.id(), older);
         let mut last = (0, Seqno(0));
+        let mut of_runs = None;
         let core = self.core();
         let walked = find(&*core.io, &core.paths, false, false, core.options.read_mode).and_then(|found| {
-            let mut walked = walk(&*core.schema, &found, checkpoint.leaves, &mut |leaf| {
-                older.reach(leaf.before, leaf.living_before);
-                older.pass(leaf.index..leaf.end());
-                held.subtree(leaf.index, leaf.node);
-                last = (leaf.end().min(checkpoint.leaves), leaf.last);
+            let mut walked = walk(&*core.schema, &found, checkpoint.leaves, &mut |visit| {
+                match visit {
+                    Visit::Leaf(leaf) => {
+                        living.fill(leaf.index, leaf.census.living);
+                        older.reach(leaf.before, leaf.census);
+                        older.pass(leaf.index..leaf.end());
+                        held.subtree(leaf.index, leaf.node);
+                        last = (leaf.end().min(checkpoint.leaves), leaf.last);
+                    }
+                    Visit::End(tree, census) => {
+                        living.fill(u64::MAX, census.living);
+                        older.reach(tree, census);
+                        of_runs = RunChecker::new(checkpoint, census);
+                    }
+                }
                 Ok(())
             })?;
-            older.reach(&walked.tree, walked.census.living);
             let report = walked.census.finish(&*core.schema, &found)?;
             Ok((walked.census, report))
         });
@@ -161,11 +194,13 @@ impl Store {
         let left_out = older.left_out.clone();
         if let Ok((census, report)) = &walked {
             notes = report.notes();
-            differences.extend(older.finish(census));
+            differences.extend(older.finish(census, &living));
             differences
                 .extend(report.problems().into_iter().map(|what| CheckpointDifference::Erased { what }));
             if let Some(counts) = checkpoint.counts.filter(|_| last.0 == checkpoint.leaves) {
                 differences.extend(compare_counts(&counts, census.living, checkpoint.seqno, census));
+                differences.extend(living.back(checkpoint).map(CheckpointDifference::Back));
+                differences.extend(of_runs.into_iter().flat_map(|runs| runs.finish(census)));
                 erased_since = Some(counts.living.saturating_sub(census.living));
             }
         }
@@ -182,7 +217,8 @@ impl Store {
             Err(error) => differences.push(CheckpointDifference::Unreadable { what: error.to_string() }),
         }
         let (leaves, read, erased) = (checkpoint.leaves, last.0, held.erased);
-        Ok(Comparison { leaves, read, erased, erased_since, left_out, notes, differences })
+        let in_parts = checkpoint.parts.is_some();
+        Ok(Comparison { leaves, read, erased, erased_since, in_parts, left_out, notes, differences })
     }
 }
 
@@ -208,6 +244,113 @@ fn compare_counts(
     all
 }
 
+/// The records that exist before each end of a mark.
+struct LivingCounts {
+    /// Ends of marks, in leaves, ascending.
+    ends: Vec<u64>,
+    /// Filled during the walk.
+    living: Vec<u64>,
+}
+
+impl LivingCounts {
+    fn new<'a>(checkpoints: impl Iterator<Item = &'a Checkpoint>) -> Self {
+        let counted = checkpoints.filter(|checkpoint| checkpoint.parts.is_some());
+        let mut ends: Vec<u64> =
+            counted.flat_map(|checkpoint| checkpoint.marks.iter().map(|mark| mark.leaves)).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        Self { ends, living: Vec::new() }
+    }
+
+    /// `living` records exist in the leaves before leaf `at`. In leaves that have no number of their own any more none exists.
+    fn fill(&mut self, at: u64, living: u64) {
+        while self.ends.get(self.living.len()).is_some_and(|end| *end <= at) {
+            self.living.push(living);
+        }
+    }
+
+    /// The marks that hold more records than the checkpoint counts.
+    fn back(&self, checkpoint: &Checkpoint) -> impl Iterator<Item = HistoryPart> {
+        let counts = checkpoint.parts.iter().flat_map(|parts| &parts.living_by_mark);
+        let mut before = 0;
+        counts.enumerate().filter_map(move |(at, expected)| {
+            let end = self.ends.partition_point(|end| *end < checkpoint.marks[at].leaves);
+            let found = self.living[end] - std::mem::replace(&mut before, self.living[end]);
+            (found > *expected).then(|| part_of_marks(checkpoint, at, at))
+        })
+    }
+}
+
+/// Compares a checkpoint's counts of records of runs.
+struct RunChecker<'a> {
+    parts: &'a PartCounts,
+    last_run: u64,
+    /// What the log holds up to the checkpoint's end.
+    found: RunRecordParts,
+}
+
+impl<'a> RunChecker<'a> {
+    /// `census` is that of the checkpoint's leaves. `None` if the checkpoint has no such counts.
+    fn new(checkpoint: &'a Checkpoint, census: &LogCensus) -> Option<Self> {
+        let (parts, counts) = (checkpoint.parts.as_ref()?, checkpoint.counts.as_ref()?);
+        let last_run = counts.last_run;
+        Some(Self { parts, last_run, found: census.run_records.parts(parts.run_span, last_run) })
+    }
+
+    /// How many records each part lost, and how many the ends of runs explained before the checkpoint's end.
+    fn lost(&self) -> impl Iterator<Item = (u64, u64)> {
+        let found = self.found.living.iter().zip(&self.found.explained);
+        found
+            .zip(padded(&self.parts.run_records))
+            .map(|((found, explained), expected)| (expected.saturating_sub(*found), *explained))
+    }
+
+    /// How many records of dropped runs came back in each part.
+    fn back(&self) -> impl Iterator<Item = u64> {
+        let found = self.found.dropped.iter().zip(padded(&self.parts.dropped_records));
+        found.map(|(found, expected)| found.saturating_sub(expected))
+    }
+
+    /// The differences, once the census knows the whole log.
+    fn finish(self, census: &LogCensus) -> Vec<CheckpointDifference> {
+        let explained = census.run_records.explained(self.parts.run_span, self.last_run);
+        let missing = self
+            .lost()
+            .zip(explained)
+            .map(|((lost, before), now)| lost.saturating_sub(now.saturating_sub(before)));
+        let mut all = Vec::new();
+        let (runs, missing) = self.name(missing);
+        if missing > 0 {
+            all.push(CheckpointDifference::RunRecordsMissing { runs, missing });
+        }
+        let (runs, more) = self.name(self.back());
+        if more > 0 {
+            all.push(CheckpointDifference::RunRecordsBack { runs, more });
+        }
+        all
+    }
+
+    /// The numbers of the runs whose count is not 0, and the sum.
+    fn name(&self, counts: impl Iterator<Item = u64>) -> (Vec<Range<u64>>, u64) {
+        let span = self.parts.run_span;
+        let (mut runs, mut sum): (Vec<Range<u64>>, _) = (Vec::new(), 0u64);
+        for (part, count) in (0..).zip(counts).filter(|(_, count)| *count > 0) {
+            sum = sum.saturating_add(count);
+            let more = (part * span).max(1)..(part * span).saturating_add(span).min(self.last_run + 1);
+            match runs.last_mut() {
+                Some(last) if last.end == more.start => last.end = more.end,
+                _ => runs.push(more),
+            }
+        }
+        (runs, sum)
+    }
+}
+
+/// A list whose missing numbers are 0.
+fn padded(list: &[u64]) -> impl Iterator<Item = u64> {
+    list.iter().copied().chain(std::iter::repeat(0))
+}
+
 /// Compares older checkpoints with the tree while it grows.
 struct OlderCheckpoints<'a> {
     /// With their places, by leaves, the last one first.
@@ -217,6 +360,9 @@ struct OlderCheckpoints<'a> {
     contradicted: Vec<usize>,
     /// Those of `held` whose root could not be compared.
     left_out: Vec<usize>,
+    /// By span and part of the run numbers: the most records that ends of runs must explain in the whole log, and the
+    /// checkpoint that asks for it. One for each part, since a checkpoint that asks for less shows nothing more.
+    to_explain: HashMap<(u64, u64), (u64, usize)>,
 }
 
 impl<'a> OlderCheckpoints<'a> {
@@ -224,14 +370,24 @@ impl<'a> OlderCheckpoints<'a> {
         let of_store = all.iter().enumerate().filter(|(_, checkpoint)| checkpoint.store == store);
         let mut left: Vec<_> = of_store.collect();
         left.sort_by_key(|(_, checkpoint)| std::cmp::Reverse(checkpoint.leaves));
-        Self { left, held: Vec::new(), contradicted: Vec::new(), left_out: Vec::new() }
+        Self {
+            left,
+            held: Vec::new(),
+            contradicted: Vec::new(),
+            left_out: Vec::new(),
+            to_explain: HashMap::new(),
+        }
     }
 
-    /// Compares those that end with this tree; `living` records of it exist.
-    fn reach(&mut self, tree: &Frontier, living: u64) {
+    /// Compares those that end with this tree, of which `census` counts the records.
+    fn reach(&mut self, tree: &Frontier, census: &LogCensus) {
+        let living = census.living;
         while let Some((index, checkpoint)) =
             self.left.pop_if(|(_, checkpoint)| checkpoint.leaves <= tree.leaves)
         {
+            if let Some(runs) = RunChecker::new(checkpoint, census) {
+                self.note_runs(index, &runs);
+            }
             match checkpoint.leaves == tree.leaves {
                 true if checkpoint.root.0 != tree.root() => self.contradicted.push(index),
                 true => self.held.push((index, checkpoint, living)),
@@ -241,6 +397,17 @@ impl<'a> OlderCheckpoints<'a> {
                     self.held.push((index, checkpoint, living));
                 }
             }
+        }
+    }
+
+    fn note_runs(&mut self, index: usize, runs: &RunChecker<'_>) {
+        if runs.back().any(|more| more > 0) {
+            self.contradicted.push(index);
+        }
+        for (part, (lost, explained)) in (0..).zip(runs.lost()).filter(|(_, (lost, _))| *lost > 0) {
+            let asked = (lost.saturating_add(explained), index);
+            let most = self.to_explain.entry((runs.parts.run_span, part)).or_insert(asked);
+            *most = (*most).max(asked);
         }
     }
 
@@ -255,15 +422,24 @@ impl<'a> OlderCheckpoints<'a> {
     }
 
     /// The differences, once the census knows what the whole log states.
-    fn finish(self, census: &LogCensus) -> impl Iterator<Item = CheckpointDifference> {
-        let miscounts = |(index, checkpoint, living): &(usize, &Checkpoint, u64)| {
+    fn finish(self, census: &LogCensus, living: &LivingCounts) -> impl Iterator<Item = CheckpointDifference> {
+        let miscounts = |(index, checkpoint, found): &(usize, &Checkpoint, u64)| {
             let counts = checkpoint.counts?;
-            let differences = compare_counts(&counts, *living, checkpoint.seqno, census);
-            (!differences.is_empty()).then_some(*index)
+            let differences = compare_counts(&counts, *found, checkpoint.seqno, census);
+            (!differences.is_empty() || living.back(checkpoint).next().is_some()).then_some(*index)
         };
         let mut all = self.contradicted;
         all.extend(self.held.iter().filter_map(miscounts));
+        let mut explained = HashMap::new();
+        for ((span, part), (asked, place)) in &self.to_explain {
+            let sums = explained.entry(span).or_insert_with(|| {
+                let last = PARTS_MAX.saturating_mul(*span) - 1;
+                census.run_records.explained(*span, last)
+            });
+            all.extend((sums[index(*part)] < *asked).then_some(*place));
+        }
         all.sort_unstable();
+        all.dedup();
         all.into_iter().map(|index| CheckpointDifference::OlderCheckpoint { index })
     }
 }
@@ -362,6 +538,7 @@ mod tests {
             root: NodeHash([1; 32]),
             marks: (1..=leaves).map(mark).collect(),
             counts: None,
+            parts: None,
         }
     }
 
@@ -380,7 +557,7 @@ mod tests {
             older.pass(0..1 << height);
             let mut tree = Frontier::default();
             tree.push_node(node).unwrap();
-            older.reach(&tree, 0);
+            older.reach(&tree, &LogCensus::default());
             let found = (older.contradicted.as_slice(), older.left_out.as_slice());
             let expected: (&[usize], &[usize]) = if is_contradicted { (&[0], &[]) } else { (&[], &[0]) };
             assert_eq!(found, expected, "{height}");

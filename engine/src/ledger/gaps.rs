@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::codec::CodecError;
 use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, RunUid, Seqno};
-use crate::ledger::walk::{open_log, walk};
+use crate::ledger::walk::{Visit, open_log, walk};
 use crate::log::cursor::for_each_checked_record;
 use crate::log::erasure::{ErasureHead, ErasureRule};
 use crate::log::layout::RawRecord;
@@ -94,7 +94,8 @@ impl Store {
             })
         };
         let (found, state) = open_log(core)?;
-        let mut walked = walk(&*core.schema, &found, state.ledger.leaves, &mut |leaf| {
+        let mut walked = walk(&*core.schema, &found, state.ledger.leaves, &mut |visit| {
+            let Visit::Leaf(leaf) = visit else { return Ok(()) };
             let mut gaps = Vec::new();
             for_each_checked_record(leaf.batch, leaf.segment.salt, |_, seqno, record| {
                 let head = || LogicalBody::of(&record).map(|logical| logical.head);

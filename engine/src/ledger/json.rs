@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::ids::{NodeHash, Seqno, StoreId};
-use crate::ledger::checkpoint::{Checkpoint, Mark, RecordCounts, Signature};
+use crate::ledger::checkpoint::{Checkpoint, Mark, PartCounts, RecordCounts, Signature};
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,6 +26,14 @@ pub(super) struct CheckpointJson {
     runs: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     last_run: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    living_by_mark: Option<Vec<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    run_span: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    run_records: Option<Vec<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    dropped_records: Option<Vec<u64>>,
     marks: Vec<MarkJson>,
     digest: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -51,7 +59,7 @@ struct SignatureJson {
 
 impl CheckpointJson {
     pub(super) fn new(checkpoint: &Checkpoint, signature: Option<&Signature>) -> Self {
-        let counts = checkpoint.counts.as_ref();
+        let (counts, parts) = (checkpoint.counts.as_ref(), checkpoint.parts.as_ref());
         Self {
             annals_checkpoint: checkpoint.version(),
             store: checkpoint.store.to_string(),
@@ -64,6 +72,10 @@ impl CheckpointJson {
             erased_leaves: counts.map(|counts| counts.erased_leaves),
             runs: counts.map(|counts| counts.runs),
             last_run: counts.map(|counts| counts.last_run),
+            living_by_mark: parts.map(|parts| parts.living_by_mark.clone()),
+            run_span: parts.map(|parts| parts.run_span),
+            run_records: parts.map(|parts| parts.run_records.clone()),
+            dropped_records: parts.map(|parts| parts.dropped_records.clone()),
             marks: checkpoint
                 .marks
                 .iter()
@@ -101,14 +113,26 @@ impl Checkpoint {
         let wrong = |what: String| Error::invalid(format!("this is not a checkpoint of annals: {what}"));
         let read: CheckpointJson = serde_json::from_slice(json).map_err(|e| wrong(e.to_string()))?;
         let listed = (read.living, read.erased, read.erased_leaves, read.runs, read.last_run);
-        let counts = match (read.annals_checkpoint, listed) {
-            (1, (None, None, None, None, None)) => None,
-            (2, (Some(living), Some(erased), Some(erased_leaves), Some(runs), Some(last_run))) => {
+        let counts = match listed {
+            (Some(living), Some(erased), Some(erased_leaves), Some(runs), Some(last_run)) => {
                 Some(RecordCounts { living, erased, erased_leaves, runs, last_run })
             }
-            (1 | 2, _) => return Err(wrong("its fields are not those of its version".into())),
-            (version, _) => return Err(wrong(format!("version {version} is unknown"))),
+            (None, None, None, None, None) => None,
+            _ => return Err(wrong("its fields are not those of its version".into())),
         };
+        let in_parts = (read.living_by_mark, read.run_span, read.run_records, read.dropped_records);
+        let parts = match in_parts {
+            (Some(living_by_mark), Some(run_span), Some(run_records), Some(dropped_records)) => {
+                Some(PartCounts { living_by_mark, run_span, run_records, dropped_records })
+            }
+            (None, None, None, None) => None,
+            _ => return Err(wrong("its fields are not those of its version".into())),
+        };
+        match (read.annals_checkpoint, counts.is_some(), parts.is_some()) {
+            (1, false, false) | (2, true, false) | (3, true, true) => {}
+            (1..=3, ..) => return Err(wrong("its fields are not those of its version".into())),
+            (version, ..) => return Err(wrong(format!("version {version} is unknown"))),
+        }
         let hash = |text: &str| {
             hex::decode_lower(text)
                 .map(NodeHash)
@@ -128,6 +152,7 @@ impl Checkpoint {
             seqno: Seqno(read.seqno),
             time_ns: read.time_ns,
             counts,
+            parts,
             marks,
         };
         if checkpoint.digest() != hash(&read.digest)? {

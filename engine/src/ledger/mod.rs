@@ -17,7 +17,7 @@ mod tree;
 mod walk;
 
 pub use crate::ids::NodeHash;
-pub use checkpoint::{Checkpoint, Mark, RecordCounts, Signature};
+pub use checkpoint::{Checkpoint, Mark, PartCounts, RecordCounts, Signature};
 pub use compare::{CheckpointDifference, Comparison, HistoryPart};
 pub use gaps::{Gap, GapKind};
 pub use prove::Proof;

@@ -10,7 +10,7 @@ use crate::ids::{BlobId, NamespaceId, NodeHash, RunUid, Seqno};
 use crate::ledger::checkpoint::{Checkpoint, CheckpointBuilder, Signature};
 use crate::ledger::json::{CheckpointJson, to_json_text};
 use crate::ledger::tree::{self, SubtreeRoots};
-use crate::ledger::walk::{Leaf, open_log, walk};
+use crate::ledger::walk::{Leaf, Visit, open_log, walk};
 use crate::log::cursor::for_each_checked_record;
 use crate::log::erased::ErasedRecords;
 use crate::log::ledger::{Frontier, LedgerNode, MerkleHash, record_hash};
@@ -226,8 +226,9 @@ impl Namespace {
         let mut sorted = wanted.seqnos.clone();
         sorted.sort_unstable();
         let mut ahead = &sorted[..];
-        let walked = walk(&*core.schema, &found, size, &mut |leaf| {
-            making.leaf(leaf);
+        let walked = walk(&*core.schema, &found, size, &mut |visit| {
+            making.visit(&visit);
+            let Visit::Leaf(leaf) = visit else { return Ok(()) };
             growth.leaf(leaf);
             let upto = ahead.partition_point(|seqno| *seqno <= leaf.last);
             let (here, later) = ahead.split_at(upto);

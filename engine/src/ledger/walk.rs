@@ -24,8 +24,8 @@ pub(super) struct Leaf<'a> {
     pub(super) segment: &'a Segment,
     /// The tree of the leaves before it.
     pub(super) before: &'a Frontier,
-    /// Logical records of the leaves before it that exist.
-    pub(super) living_before: u64,
+    /// What the leaves before it hold.
+    pub(super) census: &'a LogCensus,
 }
 
 impl Leaf<'_> {
@@ -58,9 +58,16 @@ pub(super) struct WalkedLog {
     pub(super) census: LogCensus,
 }
 
+/// What [`walk`] reaches.
+pub(super) enum Visit<'a> {
+    Leaf(&'a Leaf<'a>),
+    /// The end of the visited leaves: the tree over them, and what they hold.
+    End(&'a Frontier, &'a LogCensus),
+}
+
 /// Reads the log from its first byte, checks every checksum and the chain, and calls `each` for the first
-/// `upto` leaves. The last visited node may be a subtree that extends past `upto`. Returns the tree over the
-/// visited leaves, and the census, which counts the records of those leaves.
+/// `upto` leaves, and once at their end. The last visited node may be a subtree that extends past `upto`. Returns the
+/// tree over the visited leaves, and the census, which counts the records of those leaves.
 ///
 /// # Errors
 /// `Damaged` if the log is damaged; `Unavailable`; errors of `each`.
@@ -68,28 +75,45 @@ pub(super) fn walk(
     schema: &dyn RecordSchema,
     found: &FoundLog,
     upto: u64,
-    each: &mut dyn FnMut(&Leaf<'_>) -> Result<()>,
+    each: &mut dyn FnMut(Visit<'_>) -> Result<()>,
 ) -> Result<WalkedLog> {
     let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
     let mut tree = Frontier::default();
     let mut census = LogCensus::new(upto);
+    let mut is_past = false;
     let end = scan_states(
         schema,
         found,
         (first, SEGMENT_HEADER_BYTES),
         LogState::empty(),
         &mut |batch, segment, state| {
-            let living_before = census.living;
+            let node = batch.node.filter(|_| !is_past);
+            if let Some(node) = node {
+                let (index, last) = (tree.leaves, state.last_seqno());
+                let census = &census;
+                is_past = index >= upto;
+                match is_past {
+                    true => each(Visit::End(&tree, census))?,
+                    false => {
+                        let leaf = Leaf { index, node, last, batch, segment, before: &tree, census };
+                        each(Visit::Leaf(&leaf))?;
+                    }
+                }
+            }
             census.add(batch, segment, state)?;
-            let Some(node) = batch.node.filter(|_| tree.leaves < upto) else { return Ok(()) };
-            let damaged = |e| Error::damaged(&segment.path, batch.offset, e);
-            let (index, last) = (tree.leaves, state.last_seqno());
-            each(&Leaf { index, node, last, batch, segment, before: &tree, living_before })?;
-            tree.push_node(node).map_err(damaged)
+            match node.filter(|_| !is_past) {
+                Some(node) => {
+                    tree.push_node(node).map_err(|e| Error::damaged(&segment.path, batch.offset, e))
+                }
+                None => Ok(()),
+            }
         },
     )?;
-    match &end.damage {
-        Some(damage) => Err(damage.error()),
-        None => Ok(WalkedLog { tree, end, census }),
+    if let Some(damage) = &end.damage {
+        return Err(damage.error());
     }
+    if !is_past {
+        each(Visit::End(&tree, &census))?;
+    }
+    Ok(WalkedLog { tree, end, census })
 }

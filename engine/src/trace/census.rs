@@ -5,7 +5,7 @@
 //! a tombstone, or a place in a statement. A closing states the numbers that were taken and never used, and so does
 //! the opening after a crash. So a number without any of these was removed, if the store was closed cleanly.
 //!
-//! Memory holds a few words for each rewritten segment, each statement and 64 runs.
+//! Memory holds a few words for each rewritten segment, each statement and each run.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -30,6 +30,7 @@ use crate::log::record::{LogicalBody, RecordKind, SpaceHead};
 use crate::log::scan::scan_states;
 use crate::log::segments::{Segment, read_lock};
 use crate::trace::heads::{FrameHead, RunHead, TombstoneHead};
+use crate::trace::run_records::RunRecordCensus;
 use crate::trace::{kinds, run_keys};
 use annals_store::kv::core::Core;
 use annals_store::kv::index::prefix_end;
@@ -73,6 +74,8 @@ pub struct ErasureReport {
     pub unused_runs: Vec<Range<u64>>,
     /// Run numbers without a record that the ledger calls missing since before format 4. Nobody can check that.
     pub earlier_runs: Vec<Range<u64>>,
+    /// Runs with frames that are younger than the tombstone, replacement or statement that ended the run.
+    pub revived_runs: Vec<Range<u64>>,
     /// The store was closed cleanly in this format, so numbers that were taken and not used are stated. A missing
     /// run was then removed. Else a missing run may still begin, or the next opening for writing states it.
     pub is_settled: bool,
@@ -96,6 +99,10 @@ impl ErasureReport {
         if !self.orphaned_runs.is_empty() {
             let runs = run_numbers(&self.orphaned_runs);
             all.push(format!("{ERASED}: the records of {runs}, whose frames still exist"));
+        }
+        if !self.revived_runs.is_empty() {
+            let runs = run_numbers(&self.revived_runs);
+            all.push(format!("recorded under a number that was dropped or replaced before: {runs}"));
         }
         all
     }
@@ -224,6 +231,8 @@ pub(crate) struct LogCensus {
     /// Numbers that were taken and never used.
     unused: RunNumbers,
     framed: RunNumbers,
+    /// Records of runs that have to stay until the run's life ends.
+    pub(crate) run_records: RunRecordCensus,
     next_run: u64,
 }
 
@@ -270,9 +279,21 @@ impl LogCensus {
             living += 1;
             let head = LogicalBody::of(&record)?.head;
             match kind {
-                kinds::RUN => self.recorded.insert(RunHead::peek(head)?.0),
-                kinds::TOMBSTONE => self.recorded.insert(TombstoneHead::parse(head)?.run.0),
-                kinds::FRAME => self.framed.insert(FrameHead::peek(head)?.0.0),
+                kinds::RUN => {
+                    let fields = RunHead::parse(head)?.fields;
+                    self.recorded.insert(fields.uid.0);
+                    self.run_records.add_run(&fields);
+                }
+                kinds::TOMBSTONE => {
+                    let head = TombstoneHead::parse(head)?;
+                    self.recorded.insert(head.run.0);
+                    self.run_records.end(head.run.0, head.frames);
+                }
+                kinds::FRAME => {
+                    let (run, open) = FrameHead::peek_open(head)?;
+                    self.framed.insert(run.0);
+                    self.run_records.add_frame(run.0, open);
+                }
                 RecordKind::Erasure => self.add_statement(seqno, ErasureHead::parse(head)?),
                 _ => {}
             }
@@ -298,6 +319,9 @@ impl LogCensus {
     fn add_statement(&mut self, seqno: Seqno, head: ErasureHead) {
         for span in head.spans {
             self.stated.entry(span).or_insert(StatedSpan { seqno, rule: head.rule });
+        }
+        if head.rule != ErasureRule::Unused {
+            head.runs.iter().for_each(|runs| self.run_records.end_stated(runs));
         }
         let runs = match head.rule {
             ErasureRule::Compaction => &mut self.recorded,
@@ -341,6 +365,7 @@ impl LogCensus {
         if !unexplained.is_empty() {
             report.unexplained = name_erasures(schema, found, &unexplained)?;
         }
+        report.revived_runs = self.run_records.revived.ranges().collect();
         report.is_settled = found.state.clean.is_some() && found.state.format > FORMAT_UNSTATED;
         let next = self.next_run;
         report.missing_runs = subtract(&self.recorded.missing(next), &self.earlier.present(next));

@@ -84,6 +84,14 @@ impl FrameHead {
         Ok((RunUid(r.varint()?), r.varint32()?))
     }
 
+    /// Run of a frame, and whether it is only begun, from the front of its head.
+    pub(crate) fn peek_open(head: &[u8]) -> Result<(RunUid, bool), CodecError> {
+        let mut r = ByteReader::new(head, "frame head");
+        let run = RunUid(r.varint()?);
+        r.varint32()?;
+        Ok((run, r.u16()? & FRAME_OPEN != 0))
+    }
+
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
         let mut r = ByteReader::new(head, "frame head");
         let run = RunUid(r.varint()?);
@@ -242,13 +250,6 @@ impl RunHead {
         put_bytes(&mut out, &crate::codec::encode(&self.fields)?);
         self.metadata.put(&mut out);
         Ok(out)
-    }
-
-    /// The uid, from the front of a head.
-    pub(crate) fn peek(head: &[u8]) -> Result<RunUid, CodecError> {
-        let mut r = ByteReader::new(head, "run head");
-        r.varint()?;
-        Ok(RunUid(r.u64()?))
     }
 
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {

@@ -21,6 +21,7 @@ pub(crate) mod resume;
 pub(crate) mod run_facts;
 pub(crate) mod run_keys;
 pub(crate) mod run_pages;
+pub(crate) mod run_records;
 pub(crate) mod scan;
 pub(crate) mod schema;
 pub(crate) mod snapshots;

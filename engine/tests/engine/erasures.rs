@@ -288,9 +288,11 @@ fn forged_statement_does_not_hide_a_missing_run() {
     unused.segments.push(vec![ForgedBatch { time_ns: 7, records: vec![statement] }]);
     let found = check(&unused, &victim.checkpoint);
     assert_eq!(found.damaged, Vec::<String>::new());
-    assert_eq!(found.compared.differences, [missing]);
+    // Its four frames and its end.
+    let records = CheckpointDifference::RunRecordsMissing { runs: one(8), missing: 5 };
+    assert_eq!(found.compared.differences, [missing, records]);
     // A checkpoint of version 1 has no counts, and the comparison says so.
-    let first = Checkpoint { counts: None, ..victim.checkpoint };
+    let first = Checkpoint { counts: None, parts: None, ..victim.checkpoint };
     let found = check(&unused, &first);
     assert_eq!((found.compared.differences, found.compared.erased_since), (vec![], None));
 }
@@ -360,6 +362,106 @@ fn erased_records_that_come_back_are_noticed_by_a_checkpoint() {
     assert_eq!(found.damaged, Vec::<String>::new());
     let more = |one: &CheckpointDifference| matches!(one, CheckpointDifference::More { .. });
     assert!(found.compared.differences.iter().any(more), "{:?}", found.compared);
+}
+
+/// The checkpoint as annals made it before it counted records by runs and marks.
+fn second_version(checkpoint: &Checkpoint) -> Checkpoint {
+    Checkpoint { parts: None, ..checkpoint.clone() }
+}
+
+/// Whether this is a record of run 8: of its frames or its states.
+fn is_of_run_8(record: &ForgedRecord) -> bool {
+    let ForgedRecord::Logical { kind, head, .. } = record else { return false };
+    match kind {
+        4 => head.windows(8).take(3).any(|bytes| bytes == 8u64.to_le_bytes()),
+        5 => head[0] == 8,
+        _ => false,
+    }
+}
+
+/// A run was erased, a forged statement explained its records, and another run was recorded with its name and its
+/// number. Each count of the whole store was as before, so a comparison called the store unchanged.
+#[test]
+fn run_recorded_anew_under_the_number_of_an_erased_one_is_noticed() {
+    let mut victim = forgotten();
+    victim.now.truncate(victim.covered);
+    let statement = forged_statement(&victim.now, &[]);
+    let old = victim.before.segments.iter().flatten().flat_map(|batch| &batch.records);
+    let anew: Vec<ForgedRecord> = old.filter(|record| is_of_run_8(record)).cloned().collect();
+    assert!(anew.len() >= 5, "{}", anew.len());
+    let recorded = ForgedBatch { time_ns: 8, records: anew };
+    victim.now.segments.push(vec![statement, recorded]);
+    let found = check(&victim.now, &second_version(&victim.checkpoint));
+    assert_eq!((found.compared.differences, found.compared.in_parts), (vec![], false));
+    let found = check(&victim.now, &victim.checkpoint);
+    let missing = CheckpointDifference::RunRecordsMissing { runs: one(8), missing: 5 };
+    assert_eq!(found.compared.differences, [missing]);
+    // A later checkpoint hides nothing, if an older one is compared, too.
+    let sim = disk_of(&victim.now.write().unwrap());
+    let store = Store::open_read_only_with("s", options(&sim)).unwrap();
+    let newest = store.checkpoint().unwrap();
+    let differences = store.verify_against_all(&newest, &[victim.checkpoint.clone()]).unwrap().differences;
+    assert_eq!(differences, [CheckpointDifference::OlderCheckpoint { index: 0 }]);
+
+    // A statement that calls the run replaced is listed as a gap, and no run is younger than that.
+    let statement = forged_statement(&victim.now, &[(8, 1)]);
+    victim.now.segments.last_mut().unwrap().insert(1, statement);
+    let found = check(&victim.now, &victim.checkpoint);
+    let revived = "recorded under a number that was dropped or replaced before: run 8".to_owned();
+    assert!(found.damaged.contains(&revived), "{:?}", found.damaged);
+}
+
+/// A dropped run was put back, and more records were erased than came back. So the store had fewer records than the
+/// checkpoint counted, and a forged statement explained them.
+#[test]
+fn erased_records_that_come_back_are_noticed_though_others_were_erased() {
+    let victim = forgotten();
+    let mut log = victim.now.clone();
+    // The first node of the run's erased batches makes room for the batches.
+    let is_node = |batch: &ForgedBatch| {
+        matches!(&batch.records[..], [ForgedRecord::ErasedBatches { node: Some(_), .. }])
+    };
+    let mut back = 0;
+    for at in (0..victim.covered).rev().filter(|at| is_rewritten(&victim.now, *at)) {
+        let mut batches = log.segments.iter().flatten();
+        let first: u64 = batches.by_ref().take(at).map(ForgedBatch::leaves).sum();
+        let batch = batches.next().unwrap();
+        let leaves = first as usize..(first + batch.leaves()) as usize;
+        if !is_node(batch) {
+            continue;
+        }
+        let span = victim.before.up_to_leaf(leaves.start)..victim.before.up_to_leaf(leaves.end);
+        let old: Vec<ForgedBatch> =
+            victim.before.segments.iter().flatten().skip(span.start).take(span.len()).cloned().collect();
+        if !old.iter().flat_map(|batch| &batch.records).any(is_of_run_8) {
+            continue;
+        }
+        back += old.iter().flat_map(|batch| &batch.records).filter(|record| is_of_run_8(record)).count();
+        let segment = log.segment_of(at);
+        let before: usize = log.segments[..segment].iter().map(Vec::len).sum();
+        log.segments[segment].splice(at - before..=at - before, old);
+        break;
+    }
+    assert!(back > 0);
+    let covered = log.up_to_leaf(victim.checkpoint.leaves as usize);
+    let mut erased = 0;
+    for at in (0..covered).filter(|at| is_rewritten(&log, *at)).collect::<Vec<_>>() {
+        let put = |record: &ForgedRecord| matches!(record, ForgedRecord::Logical { kind: 1, .. });
+        if let Some(index) = log.get(at).records.iter().position(put) {
+            erase(&mut log, at, index);
+            erased += 1;
+        }
+    }
+    assert!(erased > back, "{erased}, {back}");
+    let statement = forged_statement(&log, &[]);
+    log.segments.push(vec![statement]);
+    let found = check(&log, &second_version(&victim.later));
+    assert_eq!(found.compared.differences, []);
+    let found = check(&log, &victim.later).compared.differences;
+    let more = CheckpointDifference::RunRecordsBack { runs: one(8), more: back as u64 };
+    assert!(found.contains(&more), "{found:?}");
+    let back = |one: &CheckpointDifference| matches!(one, CheckpointDifference::Back(_));
+    assert!(found.iter().any(back), "{found:?}");
 }
 
 /// A compaction that ends between its statement and its edit of the manifest leaves a statement that nothing
