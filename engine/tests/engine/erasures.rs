@@ -580,8 +580,41 @@ fn unused_run_number_is_stated() {
     }
 }
 
-/// Retention, replaced runs, keys that end, runs that were prepared and never begun: whatever a year brings, no
-/// check raises an alarm.
+/// Records into a run of a year, and ends it in one of the ways in which runs end.
+fn record_day(space: &annals::Namespace, run: annals::Run, name: &str, rng: &mut SeededRng) {
+    let frame =
+        |rng: &mut SeededRng| annals::Frame::new(annals::Component::Llm, rng.text(200), rng.bytes(50));
+    run.record(frame(rng)).unwrap();
+    let open = run.begin_frame(&frame(rng)).unwrap();
+    run.snapshot(rng.text(100), &[]).unwrap();
+    open.append(&rng.bytes(20)).unwrap();
+    let resume = match rng.below(4) {
+        0 => {
+            // Its frame stays unfinished until the run is taken up again.
+            run.abandon().unwrap();
+            drop(open);
+            drop(run);
+            rng.below(2) == 0
+        }
+        _ => {
+            open.finish(false).unwrap();
+            run.end(Status::Ok).unwrap();
+            false
+        }
+    };
+    if resume {
+        let resumed = space.resume_run(name).unwrap();
+        for open in resumed.open_frames {
+            open.append(&rng.bytes(20)).unwrap();
+            open.finish(false).unwrap();
+        }
+        resumed.run.record(frame(rng)).unwrap();
+        resumed.run.end(Status::Failed).unwrap();
+    }
+}
+
+/// Retention, replaced runs, keys that end, runs that were prepared and never begun or were taken up again: whatever a
+/// year brings, no check raises an alarm.
 #[test]
 fn year_of_retention_and_compaction_raises_no_alarm() {
     let mut rng = SeededRng(seed(41, "erasures::year_of_retention_and_compaction_raises_no_alarm"));
@@ -602,8 +635,10 @@ fn year_of_retention_and_compaction_raises_no_alarm() {
         for _ in 0..1 + rng.below(2) {
             let name = format!("day {day} {}", rng.below(2));
             let Ok(run) = space.begin_run(RunSpec::new(&name).replace(rng.below(2) == 0)) else { continue };
-            run.record(annals::Frame::new(annals::Component::Llm, rng.text(200), rng.bytes(50))).unwrap();
-            run.end(Status::Ok).unwrap();
+            if rng.below(12) == 0 {
+                kept.push(store.checkpoint().unwrap());
+            }
+            record_day(&space, run, &name, &mut rng);
             if rng.below(8) == 0 {
                 let spec = RunSpec::new(format!("fork of {name}")).replace(true);
                 space.fork(&name, 1, false, spec).unwrap().end(Status::Ok).unwrap();
@@ -638,6 +673,8 @@ fn year_of_retention_and_compaction_raises_no_alarm() {
                 let compared = store.verify_against(checkpoint).unwrap();
                 assert_eq!(compared.differences, [], "day {day}");
             }
+            let compared = store.verify_against_all(&store.checkpoint().unwrap(), &kept).unwrap();
+            assert_eq!(compared.differences, [], "day {day}");
         }
     }
     store.close().unwrap();
@@ -647,6 +684,9 @@ fn year_of_retention_and_compaction_raises_no_alarm() {
     let notes = report.notes();
     assert!(report.is_settled && notes.len() == 1 && notes[0].starts_with("never used"), "{notes:?}");
     assert!(report.records > 500 && kept.len() > 10, "{report:?}, {} checkpoints", kept.len());
+    let parts: Vec<_> = kept.iter().filter_map(|checkpoint| checkpoint.parts.as_ref()).collect();
+    assert!(parts.iter().any(|parts| parts.run_span > 1) && parts.iter().any(|parts| parts.run_span == 1));
+    assert!(parts.iter().any(|parts| !parts.dropped_records.is_empty()), "{parts:?}");
 }
 
 const ATTACKS: [&str; 9] = [
