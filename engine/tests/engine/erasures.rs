@@ -369,14 +369,24 @@ fn second_version(checkpoint: &Checkpoint) -> Checkpoint {
     Checkpoint { parts: None, ..checkpoint.clone() }
 }
 
-/// Whether this is a record of run 8: of its frames or its states.
-fn is_of_run_8(record: &ForgedRecord) -> bool {
-    let ForgedRecord::Logical { kind, head, .. } = record else { return false };
-    match kind {
-        4 => head.windows(8).take(3).any(|bytes| bytes == 8u64.to_le_bytes()),
-        5 => head[0] == 8,
+/// Whether this is a frame or a state of a run.
+fn is_of_run(record: &ForgedRecord, run: u8) -> bool {
+    match record {
+        // Uids this small take one byte.
+        ForgedRecord::Logical { kind: 5, head, .. } => head[0] == run,
+        ForgedRecord::Logical { kind: 4, head, .. } => {
+            let length = if head[0] < 128 { 1 } else { 2 };
+            head[length] == run
+        }
         _ => false,
     }
+}
+
+/// The records of a run before anything was forgotten, as a batch of their own.
+fn recorded_anew(victim: &Forgotten, run: u8) -> ForgedBatch {
+    let old = victim.before.segments.iter().flatten().flat_map(|batch| &batch.records);
+    let records = old.filter(|record| is_of_run(record, run)).cloned().collect();
+    ForgedBatch { time_ns: 8, records }
 }
 
 /// A run was erased, a forged statement explained its records, and another run was recorded with its name and its
@@ -386,10 +396,8 @@ fn run_recorded_anew_under_the_number_of_an_erased_one_is_noticed() {
     let mut victim = forgotten();
     victim.now.truncate(victim.covered);
     let statement = forged_statement(&victim.now, &[]);
-    let old = victim.before.segments.iter().flatten().flat_map(|batch| &batch.records);
-    let anew: Vec<ForgedRecord> = old.filter(|record| is_of_run_8(record)).cloned().collect();
-    assert!(anew.len() >= 5, "{}", anew.len());
-    let recorded = ForgedBatch { time_ns: 8, records: anew };
+    let recorded = recorded_anew(&victim, 8);
+    assert!(recorded.records.len() >= 5, "{}", recorded.records.len());
     victim.now.segments.push(vec![statement, recorded]);
     let found = check(&victim.now, &second_version(&victim.checkpoint));
     assert_eq!((found.compared.differences, found.compared.in_parts), (vec![], false));
@@ -411,38 +419,28 @@ fn run_recorded_anew_under_the_number_of_an_erased_one_is_noticed() {
     assert!(found.damaged.contains(&revived), "{:?}", found.damaged);
 }
 
-/// A dropped run was put back, and more records were erased than came back. So the store had fewer records than the
-/// checkpoint counted, and a forged statement explained them.
-#[test]
-fn erased_records_that_come_back_are_noticed_though_others_were_erased() {
-    let victim = forgotten();
+/// A part of the dropped run is put back, and more values are erased than records come back, under a forged
+/// statement. Returns the log and how many records of the run came back.
+fn put_back_under_erasures(victim: &Forgotten) -> (ForgedLog, usize) {
     let mut log = victim.now.clone();
-    // The first node of the run's erased batches makes room for the batches.
-    let is_node = |batch: &ForgedBatch| {
-        matches!(&batch.records[..], [ForgedRecord::ErasedBatches { node: Some(_), .. }])
-    };
     let mut back = 0;
     for at in (0..victim.covered).rev().filter(|at| is_rewritten(&victim.now, *at)) {
         let mut batches = log.segments.iter().flatten();
         let first: u64 = batches.by_ref().take(at).map(ForgedBatch::leaves).sum();
         let batch = batches.next().unwrap();
+        let [ForgedRecord::ErasedBatches { node: Some(_), .. }] = &batch.records[..] else { continue };
         let leaves = first as usize..(first + batch.leaves()) as usize;
-        if !is_node(batch) {
-            continue;
-        }
         let span = victim.before.up_to_leaf(leaves.start)..victim.before.up_to_leaf(leaves.end);
-        let old: Vec<ForgedBatch> =
-            victim.before.segments.iter().flatten().skip(span.start).take(span.len()).cloned().collect();
-        if !old.iter().flat_map(|batch| &batch.records).any(is_of_run_8) {
-            continue;
+        let all = victim.before.segments.iter().flatten();
+        let old: Vec<ForgedBatch> = all.skip(span.start).take(span.len()).cloned().collect();
+        back = old.iter().flat_map(|batch| &batch.records).filter(|record| is_of_run(record, 8)).count();
+        if back > 0 {
+            let segment = log.segment_of(at);
+            let before: usize = log.segments[..segment].iter().map(Vec::len).sum();
+            log.segments[segment].splice(at - before..=at - before, old);
+            break;
         }
-        back += old.iter().flat_map(|batch| &batch.records).filter(|record| is_of_run_8(record)).count();
-        let segment = log.segment_of(at);
-        let before: usize = log.segments[..segment].iter().map(Vec::len).sum();
-        log.segments[segment].splice(at - before..=at - before, old);
-        break;
     }
-    assert!(back > 0);
     let covered = log.up_to_leaf(victim.checkpoint.leaves as usize);
     let mut erased = 0;
     for at in (0..covered).filter(|at| is_rewritten(&log, *at)).collect::<Vec<_>>() {
@@ -452,9 +450,18 @@ fn erased_records_that_come_back_are_noticed_though_others_were_erased() {
             erased += 1;
         }
     }
-    assert!(erased > back, "{erased}, {back}");
+    assert!(back > 0 && erased > back, "{back}, {erased}");
     let statement = forged_statement(&log, &[]);
     log.segments.push(vec![statement]);
+    (log, back)
+}
+
+/// A dropped run was put back, and more records were erased than came back. So the store had fewer records than the
+/// checkpoint counted, and a forged statement explained them.
+#[test]
+fn erased_records_that_come_back_are_noticed_though_others_were_erased() {
+    let victim = forgotten();
+    let (log, back) = put_back_under_erasures(&victim);
     let found = check(&log, &second_version(&victim.later));
     assert_eq!(found.compared.differences, []);
     let found = check(&log, &victim.later).compared.differences;
@@ -689,7 +696,7 @@ fn year_of_retention_and_compaction_raises_no_alarm() {
     assert!(parts.iter().any(|parts| !parts.dropped_records.is_empty()), "{parts:?}");
 }
 
-const ATTACKS: [&str; 9] = [
+const ATTACKS: [&str; 11] = [
     "cut back behind the statement",
     "the statement dropped",
     "the statement changed",
@@ -698,7 +705,9 @@ const ATTACKS: [&str; 9] = [
     "a batch erased",
     "a run erased under a forged statement",
     "cut back, under an older format",
+    "a run erased so, and recorded anew under its number",
     "erased records put back",
+    "erased records put back while others are erased",
 ];
 
 /// The log after an attack; `None` if there is nothing to attack there.
@@ -748,19 +757,11 @@ fn attacked(victim: &Forgotten, how: &str, rng: &mut SeededRng) -> Option<Forged
             let gone = ForgedRecord::ErasedBatches { seqnos, batches: 1, node: Some((0, leaf)) };
             log.get(at).records = vec![gone];
         }
-        "a run erased under a forged statement" => {
+        "a run erased under a forged statement" | "a run erased so, and recorded anew under its number" => {
             let run = 1 + rng.below(7) as u8;
             for at in 0..log.batches() {
                 for index in 0..log.get(at).records.len() {
-                    let is_of_run = match &log.get(at).records[index] {
-                        // Uids this small take one byte.
-                        ForgedRecord::Logical { kind: 5, head, .. } => head[0] == run,
-                        ForgedRecord::Logical { kind: 4, head, .. } => {
-                            let length = if head[0] < 128 { 1 } else { 2 };
-                            head[length] == run
-                        }
-                        _ => false,
-                    };
+                    let is_of_run = is_of_run(&log.get(at).records[index], run);
                     if is_of_run && !is_rewritten(&log, at) {
                         return None;
                     }
@@ -771,7 +772,11 @@ fn attacked(victim: &Forgotten, how: &str, rng: &mut SeededRng) -> Option<Forged
             }
             let statement = forged_statement(&log, &[]);
             log.segments.push(vec![statement]);
+            if how.contains("recorded anew") {
+                log.segments.last_mut()?.push(recorded_anew(victim, run));
+            }
         }
+        "erased records put back while others are erased" => return Some(put_back_under_erasures(victim).0),
         _ => {
             let later = log.segments.iter().flatten().skip(victim.covered).cloned().collect::<Vec<_>>();
             log = victim.before.clone();
@@ -803,7 +808,7 @@ fn erasure_without_a_tombstone_is_never_missed() {
         // A log that the forger cannot write has records that no reader takes.
         let Some(files) = log.write() else { continue };
         let sim = disk_of(&files);
-        let kept = if number + 1 == ATTACKS.len() { &victim.later } else { &victim.checkpoint };
+        let kept = if ATTACKS[number].contains("put back") { &victim.later } else { &victim.checkpoint };
         let plainly = |error: annals::Error| {
             assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
             0
@@ -821,7 +826,7 @@ fn erasure_without_a_tombstone_is_never_missed() {
     }
     println!("caught plainly, by the checkpoint alone, missed:");
     for (how, [plainly, checkpoint, missed]) in ATTACKS.iter().zip(counts) {
-        println!("{how:<45} {plainly:>8} {checkpoint:>8} {missed:>8}");
+        println!("{how:<52} {plainly:>8} {checkpoint:>8} {missed:>8}");
         assert!(tried < 200 || plainly + checkpoint > 0, "{how} was not tried");
     }
 }
