@@ -29,7 +29,7 @@ pub(crate) struct RunsArgs {
     /// List only runs of this agent
     #[arg(long, value_name = "NAME")]
     pub(crate) agent: Option<String>,
-    /// List only runs that were begun with this model
+    /// List only runs that were begun with this model, or that it answered
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
     /// List only runs with this tag; may be repeated

@@ -46,11 +46,21 @@ pub(super) fn run(global: &GlobalArgs, args: &RunsArgs, out: &mut CliOutput) -> 
         if hides_forks && is_blame_fork(&reader) {
             continue;
         }
-        if shown == limit {
+        // A recording names its models in its frames only, and an import may name one for the whole run.
+        let names_model = args.model.as_ref().is_none_or(|model| run.model.as_ref() == Some(model));
+        if shown == limit && names_model {
             more = true;
             break;
         }
         let used = door.usage(&reader);
+        let uses_model = || args.model.as_ref().is_some_and(|model| used.models.contains(model));
+        if !names_model && !uses_model() && used.unreadable.is_none() {
+            continue;
+        }
+        if shown == limit {
+            more = true;
+            break;
+        }
         unreadable += usize::from(used.unreadable.is_some());
         shown += 1;
         if out.json {
@@ -89,7 +99,8 @@ fn filter(args: &RunsArgs) -> CliResult<RunFilter> {
         },
         severity: args.severity.as_deref().map(str::parse).transpose().map_err(engine_failure)?,
         agent: args.agent.clone(),
-        model: args.model.clone(),
+        // Frames name models, too: the list looks at both.
+        model: None,
         tags: args.tag.clone(),
         since_ns: args.within.map(|within| RealIo::new().now_ns().saturating_sub(within)),
         until_ns: None,

@@ -58,11 +58,26 @@ pub(super) fn run(global: &GlobalArgs, args: &SearchArgs, out: &mut CliOutput) -
             "`annals doctor` lists the damage and the remedies",
         )),
         _ if answer.hits.is_empty() => Err(Failure::missing(
-            format!("no frame says {question:?}"),
-            "frequent words alone find nothing: add a word that stands for the matter",
+            format!("nothing was found for {question:?}"),
+            match has_unspaced(&question) {
+                // The index has words, and of such a text a whole stretch is one word.
+                true => {
+                    "of Chinese, Japanese or Thai, only whole stretches between spaces and punctuation are found"
+                }
+                false => "frequent words alone find nothing: add a word that stands for the matter",
+            },
         )),
         _ => Ok(()),
     }
+}
+
+/// Whether a text has letters of a script that puts no spaces between words.
+fn has_unspaced(text: &str) -> bool {
+    text.chars().any(|c| {
+        matches!(c, '\u{0e00}'..='\u{0eff}' | '\u{1000}'..='\u{109f}' | '\u{1780}'..='\u{17ff}'
+            | '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}'
+            | '\u{20000}'..='\u{3ffff}')
+    })
 }
 
 fn by_meaning(

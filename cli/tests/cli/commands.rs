@@ -94,6 +94,11 @@ fn runs_lists_the_newest_first_with_tokens_and_cost() {
     );
     assert!(lines[2].contains("gpt-4o, own-model") && lines[2].contains("over $0.0035"), "{table}");
     assert_eq!(bench.run("ls").text(), table);
+    // Regression: a run that named its models in frames only was not found by one of them.
+    assert_eq!(ids(&bench.run("runs --json --model gpt-4o").json()), ["two", "old"]);
+    assert_eq!(ids(&bench.run("runs --json --model gpt-4o --limit 1").json()), ["two"]);
+    assert_eq!(ids(&bench.run("runs --json --model own-model").json()), ["two"]);
+    assert!(bench.run("runs --json --model other").json().is_empty());
 }
 
 /// A shortened list says that it is shortened and how to see the rest.

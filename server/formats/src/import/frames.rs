@@ -9,7 +9,6 @@
 //! An unknown key is an error: a misspelt `output` would otherwise be lost silently.
 
 use std::io::BufRead;
-use std::mem;
 
 use super::base64;
 use super::chat::RunNameSet;
@@ -160,7 +159,12 @@ impl PartialRun {
         self.run.status = line.status.unwrap_or(self.run.status);
         self.run.severity = line.severity.unwrap_or(self.run.severity);
         self.run.model = line.model.or(self.run.model.take());
-        self.run.metadata = line.metadata.unwrap_or(mem::take(&mut self.run.metadata));
+        if let Some(metadata) = line.metadata {
+            if !self.run.metadata.is_empty() && self.run.metadata != metadata {
+                return Err("its metadata is not that of an earlier line of the run".into());
+            }
+            self.run.metadata = metadata;
+        }
         Ok(line.end)
     }
 

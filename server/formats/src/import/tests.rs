@@ -438,6 +438,14 @@ fn bad_frames_are_errors_and_leave_nothing_of_their_run() {
         frames_error(&format!("{{\"run\":\"a\",\"end\":true}}\n{good}")),
         "line 2: object 2: a second run named `a` in this input"
     );
+    // Regression: of two lines with metadata the last one was kept, and nothing said so.
+    let about = |metadata: &str| format!(r#"{{"run":"a","metadata":{metadata}}}"#);
+    let (one, two) = (about(r#"{"tenant":"lending"}"#), about(r#"{"reviewer":"ann"}"#));
+    assert_eq!(
+        frames_error(&format!("{one}\n{good}\n{two}")),
+        "line 3: object 3: its metadata is not that of an earlier line of the run"
+    );
+    assert!(matches!(frames(&format!("{one}\n{good}\n{one}")).as_slice(), [Ok(_)]));
 }
 
 /// A reader that counts the bytes that were read from it.
