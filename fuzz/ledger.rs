@@ -31,7 +31,7 @@ pub(crate) fn put_right(json: &[u8]) -> Option<Vec<u8>> {
     for name in ["living", "erased", "erased_leaves", "runs", "last_run"] {
         lines += &number(checkpoint, name).map(|count| format!("{name} {count}\n")).unwrap_or_default();
     }
-    for name in ["living_by_mark", "run_span", "run_records", "dropped_records"] {
+    for name in ["living_by_mark", "run_span", "run_records", "dropped_records", "run_snapshots"] {
         let Some(field) = checkpoint.get(name) else { continue };
         let counts = field.as_array().map_or(std::slice::from_ref(field), Vec::as_slice);
         let counts: Option<String> =

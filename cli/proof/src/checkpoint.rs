@@ -60,6 +60,8 @@ pub struct CheckedParts {
     pub run_records: Vec<u64>,
     /// Those of the other runs that still existed.
     pub dropped_records: Vec<u64>,
+    /// Snapshots of runs that were neither dropped nor replaced.
+    pub run_snapshots: Vec<u64>,
 }
 
 /// A complete subtree of a checkpoint's tree.
@@ -111,6 +113,8 @@ pub(crate) struct CheckpointInput {
     run_records: Option<Vec<u64>>,
     #[serde(default, deserialize_with = "deserialize_non_null")]
     dropped_records: Option<Vec<u64>>,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
+    run_snapshots: Option<Vec<u64>>,
     marks: Vec<MarkInput>,
     digest: String,
     #[serde(default, deserialize_with = "deserialize_non_null")]
@@ -167,12 +171,14 @@ impl CheckedCheckpoint {
             (None, None, None, None, None) => None,
             _ => return Err(wrong_fields()),
         };
-        let in_parts = (read.living_by_mark, read.run_span, read.run_records, read.dropped_records);
-        let parts = match in_parts {
-            (Some(living_by_mark), Some(run_span), Some(run_records), Some(dropped_records)) => {
-                Some(CheckedParts { living_by_mark, run_span, run_records, dropped_records })
-            }
-            (None, None, None, None) => None,
+        let lists = (read.run_records, read.dropped_records, read.run_snapshots);
+        let parts = match (read.living_by_mark, read.run_span, lists) {
+            (
+                Some(living_by_mark),
+                Some(run_span),
+                (Some(run_records), Some(dropped_records), Some(run_snapshots)),
+            ) => Some(CheckedParts { living_by_mark, run_span, run_records, dropped_records, run_snapshots }),
+            (None, None, (None, None, None)) => None,
             _ => return Err(wrong_fields()),
         };
         match (read.annals_checkpoint, counts.is_some(), parts.is_some()) {
@@ -252,7 +258,8 @@ impl CheckedCheckpoint {
 
     fn check_parts(&self) -> Result<(), ProofError> {
         let (Some(counts), Some(parts)) = (&self.counts, &self.parts) else { return Ok(()) };
-        let CheckedParts { living_by_mark, run_span, run_records, dropped_records } = parts;
+        let CheckedParts { living_by_mark, run_span, .. } = parts;
+        let of_runs = [&parts.run_records, &parts.dropped_records, &parts.run_snapshots];
         let total = |lists: &[&Vec<u64>]| {
             lists.iter().flat_map(|list| list.iter()).try_fold(0u64, |sum, count| sum.checked_add(*count))
         };
@@ -263,11 +270,10 @@ impl CheckedCheckpoint {
         let fits = |list: &Vec<u64>| {
             is_span && list.len() as u64 <= counts.last_run / run_span + 1 && list.last() != Some(&0)
         };
-        match fits(run_records)
-            && fits(dropped_records)
+        match of_runs.into_iter().all(fits)
             && living_by_mark.len() == self.marks.len()
             && total(&[living_by_mark]) == Some(counts.living)
-            && total(&[run_records, dropped_records]).is_some_and(|records| records <= counts.living)
+            && total(&of_runs).is_some_and(|records| records <= counts.living)
         {
             true => Ok(()),
             false => Err(ProofError::refused("the checkpoint's counts of parts contradict the others")),
@@ -301,6 +307,7 @@ impl CheckedCheckpoint {
                 ("run_span", &vec![parts.run_span]),
                 ("run_records", &parts.run_records),
                 ("dropped_records", &parts.dropped_records),
+                ("run_snapshots", &parts.run_snapshots),
             ] {
                 let words = std::iter::once(name.to_owned()).chain(counts.iter().map(u64::to_string));
                 lines.push(words.collect::<Vec<_>>().join(" "));

@@ -311,6 +311,8 @@ fn wrong_marks_are_refused_by_both_readers() {
     refused(&|c| parts(c, &|parts| parts.run_records.push(0)));
     refused(&|c| parts(c, &|parts| parts.run_records.extend([1; 300])));
     refused(&|c| parts(c, &|parts| parts.dropped_records = vec![u64::MAX]));
+    refused(&|c| parts(c, &|parts| parts.run_snapshots = vec![1000]));
+    refused(&|c| parts(c, &|parts| parts.run_snapshots = vec![1, 0]));
     refused(&|c| c.marks[3].node.0[31] ^= 1);
     refused(&|c| c.root.0[31] ^= 1);
     refused(&|c| c.leaves += 1);

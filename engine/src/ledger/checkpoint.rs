@@ -72,6 +72,8 @@ pub struct PartCounts {
     pub run_records: Vec<u64>,
     /// Records of the other runs that still existed, by run number.
     pub dropped_records: Vec<u64>,
+    /// Snapshots of runs that were neither dropped nor replaced, by run number.
+    pub run_snapshots: Vec<u64>,
 }
 
 impl PartCounts {
@@ -79,13 +81,13 @@ impl PartCounts {
     fn agrees_with(&self, counts: &RecordCounts, marks: usize) -> bool {
         let parts = counts.last_run / self.run_span.max(1) + 1;
         let fits = |list: &[u64]| list.len() as u64 <= parts && list.last() != Some(&0);
-        let of_runs = sum(&self.run_records).zip(sum(&self.dropped_records));
-        let of_runs = of_runs.and_then(|(living, dropped)| living.checked_add(dropped));
+        let of_runs = [&self.run_records, &self.dropped_records, &self.run_snapshots];
+        let records = of_runs.iter().try_fold(0u64, |all, list| all.checked_add(sum(list)?));
         self.run_span == run_span(counts.last_run)
             && self.living_by_mark.len() == marks
             && sum(&self.living_by_mark) == Some(counts.living)
-            && [&self.run_records, &self.dropped_records].into_iter().all(|list| fits(list))
-            && of_runs.is_some_and(|records| records <= counts.living)
+            && of_runs.into_iter().all(|list| fits(list))
+            && records.is_some_and(|records| records <= counts.living)
     }
 }
 
@@ -140,6 +142,7 @@ impl Checkpoint {
             list("run_span", &[parts.run_span]);
             list("run_records", &parts.run_records);
             list("dropped_records", &parts.dropped_records);
+            list("run_snapshots", &parts.run_snapshots);
         }
         for mark in &self.marks {
             let _ = writeln!(text, "mark {} {} {} {}", mark.leaves, mark.seqno, mark.time_ns, mark.node);
@@ -288,6 +291,7 @@ impl CheckpointBuilder {
             run_span,
             run_records: without_end(runs.living),
             dropped_records: without_end(runs.dropped),
+            run_snapshots: without_end(runs.snapshots),
         };
         self.counts = Some((counts, parts));
     }

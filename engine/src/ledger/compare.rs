@@ -87,7 +87,7 @@ pub enum CheckpointDifference {
     },
     /// More records of a part exist than the checkpoint counts: erased records came back.
     Back(HistoryPart),
-    /// Frames or ends of these runs were erased, but fewer of the runs were dropped or replaced since.
+    /// Frames, snapshots or ends of these runs were erased, but fewer of the runs were dropped or replaced since.
     RunRecordsMissing {
         /// Numbers of runs that share the wrong counts.
         runs: Vec<Range<u64>>,

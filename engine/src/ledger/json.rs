@@ -34,6 +34,8 @@ pub(super) struct CheckpointJson {
     run_records: Option<Vec<u64>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     dropped_records: Option<Vec<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    run_snapshots: Option<Vec<u64>>,
     marks: Vec<MarkJson>,
     digest: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -76,6 +78,7 @@ impl CheckpointJson {
             run_span: parts.map(|parts| parts.run_span),
             run_records: parts.map(|parts| parts.run_records.clone()),
             dropped_records: parts.map(|parts| parts.dropped_records.clone()),
+            run_snapshots: parts.map(|parts| parts.run_snapshots.clone()),
             marks: checkpoint
                 .marks
                 .iter()
@@ -120,12 +123,14 @@ impl Checkpoint {
             (None, None, None, None, None) => None,
             _ => return Err(wrong("its fields are not those of its version".into())),
         };
-        let in_parts = (read.living_by_mark, read.run_span, read.run_records, read.dropped_records);
-        let parts = match in_parts {
-            (Some(living_by_mark), Some(run_span), Some(run_records), Some(dropped_records)) => {
-                Some(PartCounts { living_by_mark, run_span, run_records, dropped_records })
-            }
-            (None, None, None, None) => None,
+        let lists = (read.run_records, read.dropped_records, read.run_snapshots);
+        let parts = match (read.living_by_mark, read.run_span, lists) {
+            (
+                Some(living_by_mark),
+                Some(run_span),
+                (Some(run_records), Some(dropped_records), Some(run_snapshots)),
+            ) => Some(PartCounts { living_by_mark, run_span, run_records, dropped_records, run_snapshots }),
+            (None, None, (None, None, None)) => None,
             _ => return Err(wrong("its fields are not those of its version".into())),
         };
         match (read.annals_checkpoint, counts.is_some(), parts.is_some()) {

@@ -29,7 +29,7 @@ use crate::log::queue::Durability;
 use crate::log::record::{LogicalBody, RecordKind, SpaceHead};
 use crate::log::scan::scan_states;
 use crate::log::segments::{Segment, read_lock};
-use crate::trace::heads::{FrameHead, RunHead, TombstoneHead};
+use crate::trace::heads::{FrameHead, RunHead, SnapshotHead, TombstoneHead};
 use crate::trace::run_records::RunRecordCensus;
 use crate::trace::{kinds, run_keys};
 use annals_store::kv::core::Core;
@@ -294,6 +294,7 @@ impl LogCensus {
                     self.framed.insert(run.0);
                     self.run_records.add_frame(run.0, open);
                 }
+                kinds::SNAPSHOT => self.run_records.add_snapshot(SnapshotHead::peek(head)?.0),
                 RecordKind::Erasure => self.add_statement(seqno, ErasureHead::parse(head)?),
                 _ => {}
             }

@@ -199,6 +199,11 @@ impl SnapshotHead {
         out
     }
 
+    /// Run of a snapshot, from the front of its head.
+    pub(crate) fn peek(head: &[u8]) -> Result<RunUid, CodecError> {
+        ByteReader::new(head, "snapshot head").varint().map(RunUid)
+    }
+
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
         let mut r = ByteReader::new(head, "snapshot head");
         let run = RunUid(r.varint()?);

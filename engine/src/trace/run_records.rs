@@ -1,5 +1,5 @@
-//! Counts the records of runs that only the end of a run's life erases: whole frames, and the records of ends that no
-//! recorder takes up again. A checkpoint lists the counts, and a later pass over the same leaves explains what is missing.
+//! Counts the records of runs that only the end of a run's life erases: whole frames, snapshots, and the records of
+//! ends that no recorder takes up again. A checkpoint lists the counts, and a later pass over the same leaves explains what is missing.
 //!
 //! A run's life ends with its tombstone, with a record that says it was replaced, or with a statement that its last
 //! record was erased. Memory holds a few words for each run.
@@ -125,6 +125,8 @@ pub(crate) struct RunRecordCensus {
     living: RunTally,
     /// The same of the other runs.
     dropped: RunTally,
+    /// The snapshots that exist, of runs whose life goes on. A frame has one at most.
+    snapshots: RunTally,
     /// At most how many records went when a life ended, and one for each run that has ended.
     ended: RunTally,
     /// Runs of which only a statement is left: how many records they had is not known.
@@ -138,6 +140,7 @@ pub(crate) struct RunRecordCensus {
 pub(crate) struct RunRecordParts {
     pub(crate) living: Vec<u64>,
     pub(crate) dropped: Vec<u64>,
+    pub(crate) snapshots: Vec<u64>,
     /// At most how many records the ends of lives explain, from the log's beginning.
     pub(crate) explained: Vec<u64>,
 }
@@ -150,6 +153,12 @@ impl RunRecordCensus {
         }
         if !open {
             self.add(run, dropped);
+        }
+    }
+
+    pub(crate) fn add_snapshot(&mut self, run: u64) {
+        if !self.has_ended(run) {
+            self.snapshots.add(run, 1);
         }
     }
 
@@ -176,7 +185,9 @@ impl RunRecordCensus {
 
     /// A statement says that no record of these runs is left.
     pub(crate) fn end_stated(&mut self, runs: &Range<u64>) {
-        self.living.counted_in(runs).into_iter().for_each(|run| self.move_to_dropped(run));
+        for run in [self.living.counted_in(runs), self.snapshots.counted_in(runs)].concat() {
+            self.move_to_dropped(run);
+        }
         let known = self.ended.counted_in(runs);
         let mut from = runs.start;
         for run in known {
@@ -195,6 +206,7 @@ impl RunRecordCensus {
     }
 
     fn move_to_dropped(&mut self, run: u64) {
+        self.snapshots.take(run);
         let records = self.living.take(run);
         if records > 0 {
             self.dropped.add(run, records);
@@ -206,6 +218,7 @@ impl RunRecordCensus {
         RunRecordParts {
             living: self.living.sums(span, last),
             dropped: self.dropped.sums(span, last),
+            snapshots: self.snapshots.sums(span, last),
             explained: self.explained(span, last),
         }
     }
@@ -276,12 +289,15 @@ mod tests {
             census.add_frame(run, false);
         }
         census.add_frame(3, true);
-        assert_eq!(census.parts(1, 3).living, [0, 3, 2, 1]);
+        [1, 2, 2].into_iter().for_each(|run| census.add_snapshot(run));
+        let parts = census.parts(1, 3);
+        assert_eq!((parts.living, parts.snapshots), (vec![0, 3, 2, 1], vec![0, 1, 2, 0]));
         census.end(1, 3);
         census.end(1, 3);
         census.end_stated(&(1..3));
         let parts = census.parts(1, 3);
         assert_eq!((parts.living, parts.dropped), (vec![0, 0, 0, 1], vec![0, 3, 2, 0]));
+        assert_eq!(parts.snapshots, [0; 4]);
         assert_eq!(parts.explained, [0, 4, u64::from(u32::MAX), 0]);
         assert_eq!(census.revived.ranges().count(), 0);
         census.add_frame(2, false);
