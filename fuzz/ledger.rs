@@ -31,12 +31,18 @@ pub(crate) fn put_right(json: &[u8]) -> Option<Vec<u8>> {
     for name in ["living", "erased", "erased_leaves", "runs", "last_run"] {
         lines += &number(checkpoint, name).map(|count| format!("{name} {count}\n")).unwrap_or_default();
     }
-    for name in ["living_by_mark", "run_span", "run_records", "dropped_records", "run_snapshots"] {
-        let Some(field) = checkpoint.get(name) else { continue };
-        let counts = field.as_array().map_or(std::slice::from_ref(field), Vec::as_slice);
+    if let Some(living) = checkpoint.get("living_by_mark") {
         let counts: Option<String> =
-            counts.iter().map(|count| Some(format!(" {}", count.as_u64()?))).collect();
-        lines += &format!("{name}{}\n", counts?);
+            living.as_array()?.iter().map(|count| Some(format!(" {}", count.as_u64()?))).collect();
+        lines += &format!("living_by_mark{}\n", counts?);
+    }
+    for name in ["tombstones", "run_span"] {
+        lines += &number(checkpoint, name).map(|count| format!("{name} {count}\n")).unwrap_or_default();
+    }
+    for part in checkpoint.get("run_parts").and_then(Value::as_array).into_iter().flatten() {
+        let [first, records, dropped, snapshots] =
+            ["first", "records", "dropped", "snapshots"].map(|name| number(part, name));
+        lines += &format!("runs {} {} {} {}\n", first?, records?, dropped?, snapshots?);
     }
     for mark in checkpoint.get("marks")?.as_array()? {
         let (leaves, seqno, time_ns) =

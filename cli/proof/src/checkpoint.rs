@@ -54,14 +54,26 @@ pub struct CheckedCounts {
 pub struct CheckedParts {
     /// Logical records that existed, by mark.
     pub living_by_mark: Vec<u64>,
-    /// How many run numbers share a count.
+    /// Tombstones and statements of erasures.
+    pub tombstones: u64,
+    /// How many run numbers a part has.
     pub run_span: u64,
+    /// The parts with a record, ascending.
+    pub runs: Vec<CheckedRunPart>,
+}
+
+/// What a part of the run numbers held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckedRunPart {
+    /// The least run number.
+    pub first: u64,
     /// Whole frames and final ends of runs that were neither dropped nor replaced.
-    pub run_records: Vec<u64>,
+    pub records: u64,
     /// Those of the other runs that still existed.
-    pub dropped_records: Vec<u64>,
+    pub dropped: u64,
     /// Snapshots of runs that were neither dropped nor replaced.
-    pub run_snapshots: Vec<u64>,
+    pub snapshots: u64,
 }
 
 /// A complete subtree of a checkpoint's tree.
@@ -108,13 +120,11 @@ pub(crate) struct CheckpointInput {
     #[serde(default, deserialize_with = "deserialize_non_null")]
     living_by_mark: Option<Vec<u64>>,
     #[serde(default, deserialize_with = "deserialize_non_null")]
+    tombstones: Option<u64>,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
     run_span: Option<u64>,
     #[serde(default, deserialize_with = "deserialize_non_null")]
-    run_records: Option<Vec<u64>>,
-    #[serde(default, deserialize_with = "deserialize_non_null")]
-    dropped_records: Option<Vec<u64>>,
-    #[serde(default, deserialize_with = "deserialize_non_null")]
-    run_snapshots: Option<Vec<u64>>,
+    run_parts: Option<Vec<CheckedRunPart>>,
     marks: Vec<MarkInput>,
     digest: String,
     #[serde(default, deserialize_with = "deserialize_non_null")]
@@ -171,14 +181,11 @@ impl CheckedCheckpoint {
             (None, None, None, None, None) => None,
             _ => return Err(wrong_fields()),
         };
-        let lists = (read.run_records, read.dropped_records, read.run_snapshots);
-        let parts = match (read.living_by_mark, read.run_span, lists) {
-            (
-                Some(living_by_mark),
-                Some(run_span),
-                (Some(run_records), Some(dropped_records), Some(run_snapshots)),
-            ) => Some(CheckedParts { living_by_mark, run_span, run_records, dropped_records, run_snapshots }),
-            (None, None, (None, None, None)) => None,
+        let parts = match (read.living_by_mark, read.tombstones, read.run_span, read.run_parts) {
+            (Some(living_by_mark), Some(tombstones), Some(run_span), Some(runs)) => {
+                Some(CheckedParts { living_by_mark, tombstones, run_span, runs })
+            }
+            (None, None, None, None) => None,
             _ => return Err(wrong_fields()),
         };
         match (read.annals_checkpoint, counts.is_some(), parts.is_some()) {
@@ -250,6 +257,7 @@ impl CheckedCheckpoint {
         match records.is_some_and(|records| records <= self.seqno)
             && counts.erased_leaves <= self.leaves
             && counts.runs <= counts.last_run
+            && counts.last_run <= 1 << 56
         {
             true => Ok(()),
             false => Err(ProofError::refused("the checkpoint's counts contradict each other")),
@@ -258,22 +266,19 @@ impl CheckedCheckpoint {
 
     fn check_parts(&self) -> Result<(), ProofError> {
         let (Some(counts), Some(parts)) = (&self.counts, &self.parts) else { return Ok(()) };
-        let CheckedParts { living_by_mark, run_span, .. } = parts;
-        let of_runs = [&parts.run_records, &parts.dropped_records, &parts.run_snapshots];
-        let total = |lists: &[&Vec<u64>]| {
-            lists.iter().flat_map(|list| list.iter()).try_fold(0u64, |sum, count| sum.checked_add(*count))
-        };
-        // The least power of two with at most 256 parts.
-        let is_span = run_span.is_power_of_two()
-            && counts.last_run / run_span < 256
-            && (*run_span == 1 || counts.last_run / (run_span / 2) >= 256);
-        let fits = |list: &Vec<u64>| {
-            is_span && list.len() as u64 <= counts.last_run / run_span + 1 && list.last() != Some(&0)
-        };
-        match of_runs.into_iter().all(fits)
+        let CheckedParts { living_by_mark, tombstones, run_span, runs } = parts;
+        let add = |sum: Option<u64>, more: &u64| sum?.checked_add(*more);
+        let own = |part: &CheckedRunPart| [part.records, part.dropped, part.snapshots];
+        let of_runs = runs.iter().flat_map(own).fold(Some(*tombstones), |sum, more| add(sum, &more));
+        let begins_later = |pair: &[CheckedRunPart]| pair[0].first < pair[1].first;
+        match run_span.is_power_of_two()
+            && runs.len() <= 256
+            && runs.iter().all(|part| part.first % run_span == 0 && own(part) != [0; 3])
+            && runs.windows(2).all(begins_later)
+            && runs.last().is_none_or(|part| part.first <= counts.last_run)
             && living_by_mark.len() == self.marks.len()
-            && total(&[living_by_mark]) == Some(counts.living)
-            && total(&of_runs).is_some_and(|records| records <= counts.living)
+            && living_by_mark.iter().fold(Some(0), add) == Some(counts.living)
+            && of_runs.is_some_and(|records| records <= counts.living)
         {
             true => Ok(()),
             false => Err(ProofError::refused("the checkpoint's counts of parts contradict the others")),
@@ -302,15 +307,12 @@ impl CheckedCheckpoint {
             lines.push(format!("last_run {}", counts.last_run));
         }
         if let Some(parts) = &self.parts {
-            for (name, counts) in [
-                ("living_by_mark", &parts.living_by_mark),
-                ("run_span", &vec![parts.run_span]),
-                ("run_records", &parts.run_records),
-                ("dropped_records", &parts.dropped_records),
-                ("run_snapshots", &parts.run_snapshots),
-            ] {
-                let words = std::iter::once(name.to_owned()).chain(counts.iter().map(u64::to_string));
-                lines.push(words.collect::<Vec<_>>().join(" "));
+            let living: String = parts.living_by_mark.iter().map(|count| format!(" {count}")).collect();
+            lines.push(format!("living_by_mark{living}"));
+            lines.push(format!("tombstones {}", parts.tombstones));
+            lines.push(format!("run_span {}", parts.run_span));
+            for CheckedRunPart { first, records, dropped, snapshots } in &parts.runs {
+                lines.push(format!("runs {first} {records} {dropped} {snapshots}"));
             }
         }
         for mark in &self.marks {

@@ -19,7 +19,9 @@ mod proof;
 mod text;
 mod tree;
 
-pub use checkpoint::{CheckedCheckpoint, CheckedCounts, CheckedMark, CheckedParts, CheckedSignature};
+pub use checkpoint::{
+    CheckedCheckpoint, CheckedCounts, CheckedMark, CheckedParts, CheckedRunPart, CheckedSignature,
+};
 pub use error::ProofError;
 pub use keys::{PrivateKey, PublicKey};
 pub use proof::{

@@ -272,7 +272,7 @@ fn print_difference(
             false,
             "erased",
             format_args!(
-                ": {} that only a drop or a replacement of their run may erase, of {}: exchanged or shortened",
+                ": {} that only a drop or a replacement of their run may erase, of {}",
                 plural(*missing, "record"),
                 run_numbers(runs)
             ),
@@ -280,7 +280,20 @@ fn print_difference(
         CheckpointDifference::RunRecordsBack { runs, more } => out.marked_line(
             false,
             "came back",
-            format_args!(": {} of dropped or replaced runs, of {}", plural(*more, "record"), run_numbers(runs)),
+            format_args!(
+                ": {} of dropped or replaced runs, of {}",
+                plural(*more, "record"),
+                run_numbers(runs)
+            ),
+        ),
+        CheckpointDifference::TombstonesMissing { expected, found } => out.marked_line(
+            false,
+            "erased",
+            format_args!(
+                ": {} of {} tombstones and statements of erasures",
+                count(expected.saturating_sub(*found)),
+                count(*expected)
+            ),
         ),
         CheckpointDifference::RunsMissing { expected, found, missing } => out.marked_line(
             false,
@@ -344,6 +357,9 @@ fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String
         }
         CheckpointDifference::RunRecordsBack { runs, more } => {
             json!({ "what": "run_records_back", "runs": ranges(runs), "records": more })
+        }
+        CheckpointDifference::TombstonesMissing { expected, found } => {
+            json!({ "what": "tombstones_missing", "expected": expected, "found": found })
         }
         CheckpointDifference::OlderCheckpoint { index } => {
             json!({ "what": "older_checkpoint", "file": files.get(*index).map(|file| file.display().to_string()) })

@@ -7,10 +7,11 @@ use crate::error::{Error, Result};
 use crate::ids::{NodeHash, Seqno, StoreId};
 use crate::ledger::tree;
 use crate::ledger::walk::{Leaf, Visit, WalkedLog, open_log, walk};
+use crate::log::layout::COUNT_MAX;
 use crate::log::ledger::Frontier;
 use crate::store::Store;
 use crate::trace::census::LogCensus;
-use crate::trace::run_records::run_span;
+use crate::trace::run_records::{PARTS_MAX, RunPart};
 
 /// Maximum number of a checkpoint's marks.
 pub(super) const MARKS_MAX: usize = 64;
@@ -58,35 +59,36 @@ pub struct RecordCounts {
 
 /// How many records the parts of a store held when a checkpoint was made. What one part lost does not make up for
 /// what another one got back.
-///
-/// A *record of a run* is here a whole frame, or the record that ends a run for good. Only a drop or a replacement of
-/// the run erases one. Part `n` of the runs are the numbers from `n * run_span`, `run_span` of them. The parts after
-/// the last one with a record are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartCounts {
     /// Logical records that existed, by mark.
     pub living_by_mark: Vec<u64>,
-    /// How many run numbers have a count in common: the least power of two that gives at most 256 parts.
+    /// Tombstones and statements of erasures: nothing erases one.
+    pub tombstones: u64,
+    /// How many run numbers a part has: the least power of two that gives at most 256 parts with a record.
     pub run_span: u64,
-    /// Records of runs that were neither dropped nor replaced, by run number.
-    pub run_records: Vec<u64>,
-    /// Records of the other runs that still existed, by run number.
-    pub dropped_records: Vec<u64>,
-    /// Snapshots of runs that were neither dropped nor replaced, by run number.
-    pub run_snapshots: Vec<u64>,
+    /// Those parts, ascending.
+    pub runs: Vec<RunPart>,
 }
 
 impl PartCounts {
     /// Whether they agree with each other and with the checkpoint's other counts.
     fn agrees_with(&self, counts: &RecordCounts, marks: usize) -> bool {
-        let parts = counts.last_run / self.run_span.max(1) + 1;
-        let fits = |list: &[u64]| list.len() as u64 <= parts && list.last() != Some(&0);
-        let of_runs = [&self.run_records, &self.dropped_records, &self.run_snapshots];
-        let records = of_runs.iter().try_fold(0u64, |all, list| all.checked_add(sum(list)?));
-        self.run_span == run_span(counts.last_run)
+        let mut next = 0;
+        let mut records = Some(self.tombstones);
+        for part in &self.runs {
+            let own = sum(&[part.records, part.dropped, part.snapshots]);
+            if part.first < next || !part.first.is_multiple_of(self.run_span) || own == Some(0) {
+                return false;
+            }
+            next = part.first.saturating_add(self.run_span);
+            records = records.zip(own).and_then(|(all, own)| all.checked_add(own));
+        }
+        self.run_span.is_power_of_two()
+            && self.runs.len() <= PARTS_MAX
+            && self.runs.last().is_none_or(|part| part.first <= counts.last_run)
             && self.living_by_mark.len() == marks
             && sum(&self.living_by_mark) == Some(counts.living)
-            && of_runs.into_iter().all(|list| fits(list))
             && records.is_some_and(|records| records <= counts.living)
     }
 }
@@ -130,19 +132,15 @@ impl Checkpoint {
             let _ = writeln!(text, "living {living}\nerased {erased}\nerased_leaves {erased_leaves}");
             let _ = writeln!(text, "runs {runs}\nlast_run {last_run}");
         }
-        if let Some(parts) = &self.parts {
-            let mut list = |name: &str, counts: &[u64]| {
-                let _ = write!(text, "{name}");
-                for count in counts {
-                    let _ = write!(text, " {count}");
-                }
-                text.push('\n');
-            };
-            list("living_by_mark", &parts.living_by_mark);
-            list("run_span", &[parts.run_span]);
-            list("run_records", &parts.run_records);
-            list("dropped_records", &parts.dropped_records);
-            list("run_snapshots", &parts.run_snapshots);
+        if let Some(PartCounts { living_by_mark, tombstones, run_span, runs }) = &self.parts {
+            let _ = write!(text, "living_by_mark");
+            for count in living_by_mark {
+                let _ = write!(text, " {count}");
+            }
+            let _ = writeln!(text, "\ntombstones {tombstones}\nrun_span {run_span}");
+            for RunPart { first, records, dropped, snapshots } in runs {
+                let _ = writeln!(text, "runs {first} {records} {dropped} {snapshots}");
+            }
         }
         for mark in &self.marks {
             let _ = writeln!(text, "mark {} {} {} {}", mark.leaves, mark.seqno, mark.time_ns, mark.node);
@@ -189,6 +187,7 @@ impl Checkpoint {
             if records.is_none_or(|records| records > self.seqno.0)
                 || counts.erased_leaves > self.leaves
                 || counts.runs > counts.last_run
+                || counts.last_run > COUNT_MAX
             {
                 return wrong("its counts contradict each other");
             }
@@ -280,19 +279,9 @@ impl CheckpointBuilder {
         };
         let ends = self.living_before.iter().skip(1).chain([&census.living]);
         let living_by_mark = ends.zip(&self.living_before).map(|(end, begin)| end - begin).collect();
-        let run_span = run_span(last_run);
-        let runs = census.run_records.parts(run_span, last_run);
-        let without_end = |mut list: Vec<u64>| {
-            list.truncate(list.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1));
-            list
-        };
-        let parts = PartCounts {
-            living_by_mark,
-            run_span,
-            run_records: without_end(runs.living),
-            dropped_records: without_end(runs.dropped),
-            run_snapshots: without_end(runs.snapshots),
-        };
+        let run_span = census.run_records.part_span();
+        let runs = census.run_records.parts(run_span);
+        let parts = PartCounts { living_by_mark, tombstones: census.permanent, run_span, runs };
         self.counts = Some((counts, parts));
     }
 

@@ -1,19 +1,18 @@
 //! Compares a store with a checkpoint that was kept elsewhere.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use crate::codec::index;
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
-use crate::ledger::checkpoint::{Checkpoint, PartCounts, RecordCounts};
+use crate::ledger::checkpoint::{Checkpoint, RecordCounts};
 use crate::ledger::tree;
 use crate::ledger::walk::{Visit, walk};
 use crate::log::ledger::{Frontier, LedgerNode};
 use crate::log::open::find;
 use crate::store::Store;
+use crate::trace::RunPart;
 use crate::trace::census::LogCensus;
-use crate::trace::run_records::{PARTS_MAX, RunRecordParts};
 
 /// The result of comparing a store with a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -94,12 +93,19 @@ pub enum CheckpointDifference {
         /// How many records are missing, at least.
         missing: u64,
     },
-    /// More records of dropped and replaced runs exist than the checkpoint counts: erased runs came back.
+    /// More records of these runs exist than the checkpoint counts: dropped or replaced runs came back.
     RunRecordsBack {
         /// Numbers of runs that share the wrong counts.
         runs: Vec<Range<u64>>,
         /// How many records came back, at least.
         more: u64,
+    },
+    /// Tombstones of runs or statements of erasures were erased: what they said is gone.
+    TombstonesMissing {
+        /// Those that the checkpoint counts.
+        expected: u64,
+        /// Those of them that exist.
+        found: u64,
     },
     /// An older checkpoint than the compared one is not of this history, or counts more or other records than this
     /// history explains. So the compared one was made after the store was rolled back, rewritten or emptied.
@@ -281,74 +287,87 @@ impl LivingCounts {
     }
 }
 
-/// Compares a checkpoint's counts of records of runs.
-struct RunChecker<'a> {
-    parts: &'a PartCounts,
-    last_run: u64,
-    /// What the log holds up to the checkpoint's end.
-    found: RunRecordParts,
+/// Compares a checkpoint's counts of records of runs, and of what nothing erases.
+struct RunChecker {
+    /// Run numbers that lack records, how many, and how many the ends of lives explained before the checkpoint's end.
+    lost: Vec<(Range<u64>, u64, u64)>,
+    /// Run numbers with more records than the checkpoint counts, and how many more.
+    back: Vec<(Range<u64>, u64)>,
+    /// Tombstones and statements that the checkpoint counts, and those of them that exist.
+    tombstones: (u64, u64),
 }
 
-impl<'a> RunChecker<'a> {
+impl RunChecker {
     /// `census` is that of the checkpoint's leaves. `None` if the checkpoint has no such counts.
-    fn new(checkpoint: &'a Checkpoint, census: &LogCensus) -> Option<Self> {
+    fn new(checkpoint: &Checkpoint, census: &LogCensus) -> Option<Self> {
         let (parts, counts) = (checkpoint.parts.as_ref()?, checkpoint.counts.as_ref()?);
-        let last_run = counts.last_run;
-        Some(Self { parts, last_run, found: census.run_records.parts(parts.run_span, last_run) })
+        let records = &census.run_records;
+        let none = |first| RunPart { first, records: 0, dropped: 0, snapshots: 0 };
+        let found: BTreeMap<u64, RunPart> =
+            records.parts(parts.run_span).into_iter().map(|part| (part.first, part)).collect();
+        let mut expected: BTreeMap<u64, RunPart> = found.keys().map(|first| (*first, none(*first))).collect();
+        expected.extend(parts.runs.iter().map(|part| (part.first, *part)));
+        let (mut lost, mut back) = (Vec::new(), Vec::new());
+        for (first, expected) in expected {
+            let found = found.get(&first).copied().unwrap_or(none(first));
+            let end = first.saturating_add(parts.run_span).min(counts.last_run.max(first) + 1);
+            let runs = first.max(1)..end;
+            // What explains lost frames explains as many lost snapshots, so the greater loss counts.
+            let lacks = expected.records.saturating_sub(found.records);
+            let lacks = lacks.max(expected.snapshots.saturating_sub(found.snapshots));
+            if lacks > 0 {
+                lost.push((runs.clone(), lacks, records.explained(&runs)));
+            }
+            // Without its tombstone, a dropped run that came back is a living one.
+            let all = |part: &RunPart| part.records.saturating_add(part.dropped);
+            let more = found.dropped.saturating_sub(expected.dropped);
+            let more = more.max(all(&found).saturating_sub(all(&expected)));
+            if more > 0 {
+                back.push((runs, more));
+            }
+        }
+        Some(Self { lost, back, tombstones: (parts.tombstones, census.permanent) })
     }
 
-    /// How many records each part lost, and how many the ends of runs explained before the checkpoint's end.
-    fn lost(&self) -> impl Iterator<Item = (u64, u64)> {
-        let found = self.found.living.iter().zip(&self.found.explained);
-        found
-            .zip(padded(&self.parts.run_records))
-            .map(|((found, explained), expected)| (expected.saturating_sub(*found), *explained))
-    }
-
-    /// How many records of dropped runs came back in each part.
-    fn back(&self) -> impl Iterator<Item = u64> {
-        let found = self.found.dropped.iter().zip(padded(&self.parts.dropped_records));
-        found.map(|(found, expected)| found.saturating_sub(expected))
+    /// Whether the checkpoint's leaves alone show a difference.
+    fn differs(&self) -> bool {
+        !self.back.is_empty() || self.tombstones.1 < self.tombstones.0
     }
 
     /// The differences, once the census knows the whole log.
     fn finish(self, census: &LogCensus) -> Vec<CheckpointDifference> {
-        let explained = census.run_records.explained(self.parts.run_span, self.last_run);
-        let missing = self
-            .lost()
-            .zip(explained)
-            .map(|((lost, before), now)| lost.saturating_sub(now.saturating_sub(before)));
         let mut all = Vec::new();
-        let (runs, missing) = self.name(missing);
+        let missing = self.lost.into_iter().map(|(runs, lost, before)| {
+            let since = census.run_records.explained(&runs).saturating_sub(before);
+            (runs, lost.saturating_sub(since))
+        });
+        let (runs, missing) = named(missing);
         if missing > 0 {
             all.push(CheckpointDifference::RunRecordsMissing { runs, missing });
         }
-        let (runs, more) = self.name(self.back());
+        let (runs, more) = named(self.back.into_iter());
         if more > 0 {
             all.push(CheckpointDifference::RunRecordsBack { runs, more });
         }
-        all
-    }
-
-    /// The numbers of the runs whose count is not 0, and the sum.
-    fn name(&self, counts: impl Iterator<Item = u64>) -> (Vec<Range<u64>>, u64) {
-        let span = self.parts.run_span;
-        let (mut runs, mut sum): (Vec<Range<u64>>, _) = (Vec::new(), 0u64);
-        for (part, count) in (0..).zip(counts).filter(|(_, count)| *count > 0) {
-            sum = sum.saturating_add(count);
-            let more = (part * span).max(1)..(part * span).saturating_add(span).min(self.last_run + 1);
-            match runs.last_mut() {
-                Some(last) if last.end == more.start => last.end = more.end,
-                _ => runs.push(more),
-            }
+        let (expected, found) = self.tombstones;
+        if found < expected {
+            all.push(CheckpointDifference::TombstonesMissing { expected, found });
         }
-        (runs, sum)
+        all
     }
 }
 
-/// A list whose missing numbers are 0.
-fn padded(list: &[u64]) -> impl Iterator<Item = u64> {
-    list.iter().copied().chain(std::iter::repeat(0))
+/// The runs whose count is not 0, and the sum of the counts.
+fn named(counts: impl Iterator<Item = (Range<u64>, u64)>) -> (Vec<Range<u64>>, u64) {
+    let (mut runs, mut sum): (Vec<Range<u64>>, _) = (Vec::new(), 0u64);
+    for (more, count) in counts.filter(|(_, count)| *count > 0) {
+        sum = sum.saturating_add(count);
+        match runs.last_mut() {
+            Some(last) if last.end == more.start => last.end = more.end,
+            _ => runs.push(more),
+        }
+    }
+    (runs, sum)
 }
 
 /// Compares older checkpoints with the tree while it grows.
@@ -360,8 +379,8 @@ struct OlderCheckpoints<'a> {
     contradicted: Vec<usize>,
     /// Those of `held` whose root could not be compared.
     left_out: Vec<usize>,
-    /// By span and part of the run numbers: the most records that ends of runs must explain in the whole log, and the
-    /// checkpoint that asks for it. One for each part, since a checkpoint that asks for less shows nothing more.
+    /// By run numbers, from and to: the most records that ends of lives must explain in the whole log, and the checkpoint
+    /// that asks for it. One for each part, since a checkpoint that asks for less shows nothing more.
     to_explain: HashMap<(u64, u64), (u64, usize)>,
 }
 
@@ -386,7 +405,7 @@ impl<'a> OlderCheckpoints<'a> {
             self.left.pop_if(|(_, checkpoint)| checkpoint.leaves <= tree.leaves)
         {
             if let Some(runs) = RunChecker::new(checkpoint, census) {
-                self.note_runs(index, &runs);
+                self.note_runs(index, runs);
             }
             match checkpoint.leaves == tree.leaves {
                 true if checkpoint.root.0 != tree.root() => self.contradicted.push(index),
@@ -400,13 +419,13 @@ impl<'a> OlderCheckpoints<'a> {
         }
     }
 
-    fn note_runs(&mut self, index: usize, runs: &RunChecker<'_>) {
-        if runs.back().any(|more| more > 0) {
+    fn note_runs(&mut self, index: usize, checker: RunChecker) {
+        if checker.differs() {
             self.contradicted.push(index);
         }
-        for (part, (lost, explained)) in (0..).zip(runs.lost()).filter(|(_, (lost, _))| *lost > 0) {
+        for (runs, lost, explained) in checker.lost {
             let asked = (lost.saturating_add(explained), index);
-            let most = self.to_explain.entry((runs.parts.run_span, part)).or_insert(asked);
+            let most = self.to_explain.entry((runs.start, runs.end)).or_insert(asked);
             *most = (*most).max(asked);
         }
     }
@@ -430,13 +449,9 @@ impl<'a> OlderCheckpoints<'a> {
         };
         let mut all = self.contradicted;
         all.extend(self.held.iter().filter_map(miscounts));
-        let mut explained = HashMap::new();
-        for ((span, part), (asked, place)) in &self.to_explain {
-            let sums = explained.entry(span).or_insert_with(|| {
-                let last = PARTS_MAX.saturating_mul(*span) - 1;
-                census.run_records.explained(*span, last)
-            });
-            all.extend((sums[index(*part)] < *asked).then_some(*place));
+        for ((start, end), (asked, place)) in &self.to_explain {
+            let explained = census.run_records.explained(&(*start..*end));
+            all.extend((explained < *asked).then_some(*place));
         }
         all.sort_unstable();
         all.dedup();

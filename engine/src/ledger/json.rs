@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::ids::{NodeHash, Seqno, StoreId};
 use crate::ledger::checkpoint::{Checkpoint, Mark, PartCounts, RecordCounts, Signature};
+use crate::trace::RunPart;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,13 +30,11 @@ pub(super) struct CheckpointJson {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     living_by_mark: Option<Vec<u64>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    tombstones: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     run_span: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    run_records: Option<Vec<u64>>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    dropped_records: Option<Vec<u64>>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    run_snapshots: Option<Vec<u64>>,
+    run_parts: Option<Vec<RunPartJson>>,
     marks: Vec<MarkJson>,
     digest: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -49,6 +48,16 @@ struct MarkJson {
     seqno: u64,
     time_ns: u64,
     node: String,
+}
+
+/// How many records a part of the run numbers has.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RunPartJson {
+    first: u64,
+    records: u64,
+    dropped: u64,
+    snapshots: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,10 +84,15 @@ impl CheckpointJson {
             runs: counts.map(|counts| counts.runs),
             last_run: counts.map(|counts| counts.last_run),
             living_by_mark: parts.map(|parts| parts.living_by_mark.clone()),
+            tombstones: parts.map(|parts| parts.tombstones),
             run_span: parts.map(|parts| parts.run_span),
-            run_records: parts.map(|parts| parts.run_records.clone()),
-            dropped_records: parts.map(|parts| parts.dropped_records.clone()),
-            run_snapshots: parts.map(|parts| parts.run_snapshots.clone()),
+            run_parts: parts.map(|parts| {
+                let each = parts.runs.iter().map(|part| {
+                    let RunPart { first, records, dropped, snapshots } = *part;
+                    RunPartJson { first, records, dropped, snapshots }
+                });
+                each.collect()
+            }),
             marks: checkpoint
                 .marks
                 .iter()
@@ -123,14 +137,18 @@ impl Checkpoint {
             (None, None, None, None, None) => None,
             _ => return Err(wrong("its fields are not those of its version".into())),
         };
-        let lists = (read.run_records, read.dropped_records, read.run_snapshots);
-        let parts = match (read.living_by_mark, read.run_span, lists) {
-            (
-                Some(living_by_mark),
-                Some(run_span),
-                (Some(run_records), Some(dropped_records), Some(run_snapshots)),
-            ) => Some(PartCounts { living_by_mark, run_span, run_records, dropped_records, run_snapshots }),
-            (None, None, (None, None, None)) => None,
+        let parts = match (read.living_by_mark, read.tombstones, read.run_span, read.run_parts) {
+            (Some(living_by_mark), Some(tombstones), Some(run_span), Some(runs)) => {
+                let part = |RunPartJson { first, records, dropped, snapshots }| RunPart {
+                    first,
+                    records,
+                    dropped,
+                    snapshots,
+                };
+                let runs = runs.into_iter().map(part).collect();
+                Some(PartCounts { living_by_mark, tombstones, run_span, runs })
+            }
+            (None, None, None, None) => None,
             _ => return Err(wrong("its fields are not those of its version".into())),
         };
         match (read.annals_checkpoint, counts.is_some(), parts.is_some()) {

@@ -22,4 +22,4 @@ pub use compare::{CheckpointDifference, Comparison, HistoryPart};
 pub use gaps::{Gap, GapKind};
 pub use prove::Proof;
 
-pub use crate::trace::{ErasureReport, UnexplainedErasure, run_numbers};
+pub use crate::trace::{ErasureReport, RunPart, UnexplainedErasure, run_numbers};

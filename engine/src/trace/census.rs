@@ -7,7 +7,7 @@
 //!
 //! Memory holds a few words for each rewritten segment, each statement and each run.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -74,8 +74,15 @@ pub struct ErasureReport {
     pub unused_runs: Vec<Range<u64>>,
     /// Run numbers without a record that the ledger calls missing since before format 4. Nobody can check that.
     pub earlier_runs: Vec<Range<u64>>,
-    /// Runs with frames that are younger than the tombstone, replacement or statement that ended the run.
+    /// Runs with a record that is younger than the tombstone, replacement or statement that ended the run's life, or
+    /// that a statement says is erased.
     pub revived_runs: Vec<Range<u64>>,
+    /// Runs with records that replace whole frames, snapshots or a final end.
+    pub changed_runs: Vec<Range<u64>>,
+    /// Runs that took the name of a living run.
+    pub namesakes: Vec<Range<u64>>,
+    /// Numbers of namespaces and keyspaces with two definitions.
+    pub renamed_spaces: Vec<u32>,
     /// The store was closed cleanly in this format, so numbers that were taken and not used are stated. A missing
     /// run was then removed. Else a missing run may still begin, or the next opening for writing states it.
     pub is_settled: bool,
@@ -103,6 +110,17 @@ impl ErasureReport {
         if !self.revived_runs.is_empty() {
             let runs = run_numbers(&self.revived_runs);
             all.push(format!("recorded under a number that was dropped or replaced before: {runs}"));
+        }
+        if !self.changed_runs.is_empty() {
+            let runs = run_numbers(&self.changed_runs);
+            all.push(format!("recorded over what was final: {runs}"));
+        }
+        if !self.namesakes.is_empty() {
+            let runs = run_numbers(&self.namesakes);
+            all.push(format!("under the name of another living run: {runs}"));
+        }
+        for space in &self.renamed_spaces {
+            all.push(format!("a second definition of the namespace or keyspace with number {space}"));
         }
         all
     }
@@ -216,6 +234,8 @@ pub(crate) struct LogCensus {
     leaves: u64,
     /// Logical records of the counted leaves that exist.
     pub(crate) living: u64,
+    /// Those of them that nothing erases: tombstones and statements.
+    pub(crate) permanent: u64,
     /// Erased seqnos before the end of the counted leaves, and leaves without a record.
     pub(crate) erased: u64,
     pub(crate) erased_leaves: u64,
@@ -234,6 +254,9 @@ pub(crate) struct LogCensus {
     /// Records of runs that have to stay until the run's life ends.
     pub(crate) run_records: RunRecordCensus,
     next_run: u64,
+    /// Definitions of namespaces and keyspaces.
+    spaces: HashMap<u32, SpaceHead>,
+    renamed: BTreeSet<u32>,
 }
 
 impl LogCensus {
@@ -266,7 +289,7 @@ impl LogCensus {
     ) -> std::result::Result<(), CodecError> {
         let is_counted = self.leaves < self.upto;
         let mut open = self.open.take();
-        let mut living = 0;
+        let (mut living, mut permanent) = (0, 0);
         for_each_unchecked_record(batch, segment.salt, |_, seqno, record| {
             if let Some(open) = &mut open {
                 open.set.add_record(seqno, &record)?;
@@ -287,15 +310,23 @@ impl LogCensus {
                 kinds::TOMBSTONE => {
                     let head = TombstoneHead::parse(head)?;
                     self.recorded.insert(head.run.0);
-                    self.run_records.end(head.run.0, head.frames);
+                    self.run_records.add_tombstone(&head);
+                    permanent += 1;
                 }
                 kinds::FRAME => {
-                    let (run, open) = FrameHead::peek_open(head)?;
+                    let (run, seq, open) = FrameHead::peek_open(head)?;
                     self.framed.insert(run.0);
-                    self.run_records.add_frame(run.0, open);
+                    self.run_records.add_frame(run.0, seq, open);
                 }
-                kinds::SNAPSHOT => self.run_records.add_snapshot(SnapshotHead::peek(head)?.0),
-                RecordKind::Erasure => self.add_statement(seqno, ErasureHead::parse(head)?),
+                kinds::SNAPSHOT => {
+                    let (run, seq) = SnapshotHead::peek(head)?;
+                    self.run_records.add_snapshot(run.0, seq);
+                }
+                RecordKind::Erasure => {
+                    self.add_statement(seqno, ErasureHead::parse(head)?);
+                    permanent += 1;
+                }
+                RecordKind::Space => self.add_space(head)?,
                 _ => {}
             }
             Ok(())
@@ -310,6 +341,7 @@ impl LogCensus {
         }
         if is_counted {
             self.living += living;
+            self.permanent += permanent;
             self.erased = self.all_erased + open.as_ref().map_or(0, |open| open.set.records());
         }
         self.leaves += batch.node.as_ref().map_or(Ok(0), LedgerNode::leaves)?;
@@ -330,6 +362,20 @@ impl LogCensus {
             ErasureRule::Unused => &mut self.unused,
         };
         runs.ranges.extend(head.runs);
+    }
+
+    /// A namespace or keyspace keeps its definition.
+    fn add_space(&mut self, head: &[u8]) -> std::result::Result<(), CodecError> {
+        let space: SpaceHead = crate::codec::decode(head)?;
+        let id = match &space {
+            SpaceHead::Namespace { id, .. } => id.0,
+            SpaceHead::Keyspace { id, .. } => *id,
+        };
+        let first = self.spaces.entry(id).or_insert_with(|| space.clone());
+        if *first != space {
+            self.renamed.insert(id);
+        }
+        Ok(())
     }
 
     fn close_span(&mut self) {
@@ -366,7 +412,10 @@ impl LogCensus {
         if !unexplained.is_empty() {
             report.unexplained = name_erasures(schema, found, &unexplained)?;
         }
-        report.revived_runs = self.run_records.revived.ranges().collect();
+        report.revived_runs = self.run_records.revived.ranges();
+        report.changed_runs = self.run_records.changed.ranges();
+        report.namesakes = self.run_records.namesakes.ranges();
+        report.renamed_spaces = self.renamed.iter().copied().collect();
         report.is_settled = found.state.clean.is_some() && found.state.format > FORMAT_UNSTATED;
         let next = self.next_run;
         report.missing_runs = subtract(&self.recorded.missing(next), &self.earlier.present(next));

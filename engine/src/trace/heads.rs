@@ -84,12 +84,10 @@ impl FrameHead {
         Ok((RunUid(r.varint()?), r.varint32()?))
     }
 
-    /// Run of a frame, and whether it is only begun, from the front of its head.
-    pub(crate) fn peek_open(head: &[u8]) -> Result<(RunUid, bool), CodecError> {
+    /// Run and sequence number of a frame, and whether it is only begun, from the front of its head.
+    pub(crate) fn peek_open(head: &[u8]) -> Result<(RunUid, u32, bool), CodecError> {
         let mut r = ByteReader::new(head, "frame head");
-        let run = RunUid(r.varint()?);
-        r.varint32()?;
-        Ok((run, r.u16()? & FRAME_OPEN != 0))
+        Ok((RunUid(r.varint()?), r.varint32()?, r.u16()? & FRAME_OPEN != 0))
     }
 
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
@@ -199,9 +197,10 @@ impl SnapshotHead {
         out
     }
 
-    /// Run of a snapshot, from the front of its head.
-    pub(crate) fn peek(head: &[u8]) -> Result<RunUid, CodecError> {
-        ByteReader::new(head, "snapshot head").varint().map(RunUid)
+    /// Run and sequence number of a snapshot, from the front of its head.
+    pub(crate) fn peek(head: &[u8]) -> Result<(RunUid, u32), CodecError> {
+        let mut r = ByteReader::new(head, "snapshot head");
+        Ok((RunUid(r.varint()?), r.varint32()?))
     }
 
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {

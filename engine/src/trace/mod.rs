@@ -45,6 +45,7 @@ pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader};
 pub use recorder::{ENDED_RUNS_MAX, Run};
 pub use resume::ResumedRun;
 pub use run_pages::{RunFilter, RunOrder, RunPage};
+pub use run_records::RunPart;
 pub use snapshots::Snapshot;
 pub use stream::{Ending, OpenFrame};
 pub use verify::VerifyCounts;

@@ -1,90 +1,66 @@
-//! Counts the records of runs that only the end of a run's life erases: whole frames, snapshots, and the records of
-//! ends that no recorder takes up again. A checkpoint lists the counts, and a later pass over the same leaves explains what is missing.
+//! Checks that the records of each run follow each other as recorders write them, and counts those that only the end
+//! of the run's life erases. A checkpoint lists the counts, and a later pass over the same leaves explains what is
+//! missing.
 //!
-//! A run's life ends with its tombstone, with a record that says it was replaced, or with a statement that its last
-//! record was erased. Memory holds a few words for each run.
+//! Rules, which hold in every log that annals wrote:
+//! - A frame is whole once, a snapshot is stored once, and a run ends for good once. Nothing but a replacement or a
+//!   drop comes after that end.
+//! - A run's life ends with its tombstone, with a record that says it was replaced, or with a statement that its last
+//!   record was erased. No record of the run comes after the end of its life, and none that begins or ends it is left
+//!   when such a statement is made without the one or the other.
+//! - A name is that of one living run.
+//!
+//! Memory holds a few words for each run, and for each 64 frames of runs that have not ended for good.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use crate::codec::index;
-use crate::trace::heads::RunFields;
+use crate::trace::heads::{RunFields, TombstoneHead};
 use crate::trace::model::Status;
 
 /// Runs of one page of [`RunTally`]. Few, so that forged run numbers far apart do not take much memory.
 const PAGE_RUNS: u64 = PAGE_SLOTS as u64;
 const PAGE_SLOTS: usize = 16;
-/// Most counts in one list of a checkpoint.
-pub(crate) const PARTS_MAX: u64 = 256;
-
-/// How many consecutive run numbers share a count, if `last` is the greatest of them: the least power of two for which
-/// a list has at most 256 counts.
-pub(crate) fn run_span(last: u64) -> u64 {
-    let mut span = 1;
-    while last / span >= PARTS_MAX {
-        span *= 2;
-    }
-    span
-}
+/// Most parts of the run numbers in a checkpoint.
+pub(crate) const PARTS_MAX: usize = 256;
 
 /// A number for each run.
 #[derive(Debug, Default)]
-pub(crate) struct RunTally {
-    pages: BTreeMap<u64, Page>,
-}
-
-#[derive(Debug)]
-struct Page {
-    sum: u64,
-    each: [u32; PAGE_SLOTS],
+struct RunTally {
+    pages: BTreeMap<u64, [u32; PAGE_SLOTS]>,
 }
 
 impl RunTally {
     fn add(&mut self, run: u64, more: u32) {
-        let page =
-            self.pages.entry(run / PAGE_RUNS).or_insert_with(|| Page { sum: 0, each: [0; PAGE_SLOTS] });
-        let one = &mut page.each[index(run % PAGE_RUNS)];
-        let sum = one.saturating_add(more);
-        page.sum += u64::from(sum - *one);
-        *one = sum;
+        let one = &mut self.pages.entry(run / PAGE_RUNS).or_default()[slot(run)];
+        *one = one.saturating_add(more);
     }
 
     fn take(&mut self, run: u64) -> u32 {
-        let Some(page) = self.pages.get_mut(&(run / PAGE_RUNS)) else { return 0 };
-        let taken = std::mem::take(&mut page.each[index(run % PAGE_RUNS)]);
-        page.sum -= u64::from(taken);
-        taken
-    }
-
-    /// The runs in `range` whose number is not 0.
-    fn counted_in(&self, range: &Range<u64>) -> Vec<u64> {
-        let pages = self.pages.range(range.start / PAGE_RUNS..=range.end / PAGE_RUNS);
-        let runs = pages.flat_map(|(at, page)| {
-            (at * PAGE_RUNS..).zip(page.each).filter_map(|(run, count)| (count > 0).then_some(run))
-        });
-        runs.filter(|run| range.contains(run)).collect()
+        self.pages.get_mut(&(run / PAGE_RUNS)).map_or(0, |page| std::mem::take(&mut page[slot(run)]))
     }
 
     fn has(&self, run: u64) -> bool {
-        let page = self.pages.get(&(run / PAGE_RUNS));
-        page.is_some_and(|page| page.each[index(run % PAGE_RUNS)] > 0)
+        self.pages.get(&(run / PAGE_RUNS)).is_some_and(|page| page[slot(run)] > 0)
     }
 
-    /// The sums over spans of `span` numbers each, a power of two, up to the run number `last`.
-    fn sums(&self, span: u64, last: u64) -> Vec<u64> {
-        let mut sums = vec![0; index(last / span + 1)];
-        for (at, page) in self.pages.range(..=last / PAGE_RUNS) {
-            let runs = at * PAGE_RUNS..=last.min(at * PAGE_RUNS + (PAGE_RUNS - 1));
-            if span >= PAGE_RUNS && runs.end() % PAGE_RUNS == PAGE_RUNS - 1 {
-                sums[index(runs.start() / span)] += page.sum;
-                continue;
-            }
-            for (run, count) in runs.zip(page.each) {
-                sums[index(run / span)] += u64::from(count);
-            }
-        }
-        sums
+    /// The runs in `range` whose number is not 0, and their numbers, ascending.
+    fn counted_in(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, u32)> {
+        let first = range.start / PAGE_RUNS;
+        let pages = self.pages.range(first..=range.end.saturating_sub(1).max(range.start) / PAGE_RUNS);
+        let runs = pages.flat_map(|(at, page)| (at * PAGE_RUNS..).zip(page.iter().copied()));
+        let range = range.clone();
+        runs.filter(move |(run, count)| *count > 0 && range.contains(run))
     }
+
+    fn all(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.counted_in(&(0..u64::MAX))
+    }
+}
+
+fn slot(run: u64) -> usize {
+    index(run % PAGE_RUNS)
 }
 
 /// Numbers as ranges that do not touch.
@@ -95,6 +71,10 @@ pub(crate) struct RangeSet {
 }
 
 impl RangeSet {
+    fn insert_one(&mut self, number: u64) {
+        self.insert(number..number.saturating_add(1));
+    }
+
     fn insert(&mut self, mut range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -113,9 +93,67 @@ impl RangeSet {
         self.ends.range(..=number).next_back().is_some_and(|(_, end)| number < *end)
     }
 
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
-        self.ends.iter().map(|(start, end)| *start..*end)
+    /// The parts of the set in `range`.
+    fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let first = self.ends.range(..range.start).next_back();
+        let all = first.into_iter().chain(self.ends.range(range.clone()));
+        all.map(move |(start, end)| (*start).max(range.start)..(*end).min(range.end))
+            .filter(|part| !part.is_empty())
     }
+
+    /// The parts of `range` that are not in the set.
+    fn missing_from(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let (mut missing, mut from) = (Vec::new(), range.start);
+        for part in self.within(range.clone()) {
+            missing.push(from..part.start);
+            from = part.end;
+        }
+        missing.push(from..range.end);
+        missing.retain(|part| !part.is_empty());
+        missing
+    }
+
+    pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
+        self.ends.iter().map(|(start, end)| *start..*end).collect()
+    }
+}
+
+/// Pairs of a run and a number in it.
+#[derive(Debug, Default)]
+struct NumbersOfRuns {
+    /// One bit for each number.
+    bits: BTreeMap<(u64, u32), u64>,
+}
+
+impl NumbersOfRuns {
+    fn has(&self, run: u64, number: u32) -> bool {
+        self.bits.get(&(run, number / 64)).is_some_and(|bits| bits >> (number % 64) & 1 == 1)
+    }
+
+    fn insert(&mut self, run: u64, number: u32) {
+        *self.bits.entry((run, number / 64)).or_default() |= 1 << (number % 64);
+    }
+
+    fn forget(&mut self, run: u64) {
+        while let Some((key, _)) = self.bits.range((run, 0)..=(run, u32::MAX)).next() {
+            let key = *key;
+            self.bits.remove(&key);
+        }
+    }
+}
+
+/// What a part of the run numbers has. A *record of a run* is here a whole frame, or the record that ends a run for
+/// good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunPart {
+    /// The least run number of the part.
+    pub first: u64,
+    /// Records of runs that were neither dropped nor replaced.
+    pub records: u64,
+    /// Records of the other runs that still exist.
+    pub dropped: u64,
+    /// Snapshots of runs that were neither dropped nor replaced.
+    pub snapshots: u64,
 }
 
 /// What is known about the records of runs at one place of the log.
@@ -125,41 +163,63 @@ pub(crate) struct RunRecordCensus {
     living: RunTally,
     /// The same of the other runs.
     dropped: RunTally,
-    /// The snapshots that exist, of runs whose life goes on. A frame has one at most.
+    /// The snapshots that exist, of runs whose life goes on.
     snapshots: RunTally,
     /// At most how many records went when a life ended, and one for each run that has ended.
     ended: RunTally,
     /// Runs of which only a statement is left: how many records they had is not known.
     stated: RangeSet,
-    /// Runs with a frame after the end of their life.
+    /// Those, and others that statements name.
+    named: RangeSet,
+    /// Runs with a record of their own.
+    begun: RangeSet,
+    /// Runs that ended for good.
+    finished: RangeSet,
+    /// Whole frames and stored snapshots of runs that have not ended for good.
+    whole: NumbersOfRuns,
+    states: NumbersOfRuns,
+    /// Living runs by a hash of their namespace and name.
+    names: HashMap<u64, u64>,
+    /// Runs with a record after the end of their life.
     pub(crate) revived: RangeSet,
-}
-
-/// The counts at one place of the log, in parts.
-#[derive(Debug)]
-pub(crate) struct RunRecordParts {
-    pub(crate) living: Vec<u64>,
-    pub(crate) dropped: Vec<u64>,
-    pub(crate) snapshots: Vec<u64>,
-    /// At most how many records the ends of lives explain, from the log's beginning.
-    pub(crate) explained: Vec<u64>,
+    /// Runs with records that replace final ones.
+    pub(crate) changed: RangeSet,
+    /// Runs that took the name of a living run.
+    pub(crate) namesakes: RangeSet,
 }
 
 impl RunRecordCensus {
-    pub(crate) fn add_frame(&mut self, run: u64, open: bool) {
+    pub(crate) fn add_frame(&mut self, run: u64, seq: u32, open: bool) {
         let dropped = self.has_ended(run);
         if dropped {
-            self.revived.insert(run..run + 1);
+            self.revived.insert_one(run);
+        } else if self.finished.contains(run) || self.whole.has(run, seq) {
+            self.changed.insert_one(run);
         }
-        if !open {
-            self.add(run, dropped);
+        if open {
+            return;
+        }
+        if dropped {
+            self.dropped.add(run, 1);
+        } else {
+            self.living.add(run, 1);
+            if !self.finished.contains(run) {
+                self.whole.insert(run, seq);
+            }
         }
     }
 
-    pub(crate) fn add_snapshot(&mut self, run: u64) {
-        if !self.has_ended(run) {
-            self.snapshots.add(run, 1);
+    pub(crate) fn add_snapshot(&mut self, run: u64, seq: u32) {
+        if self.has_ended(run) {
+            self.revived.insert_one(run);
+            return;
         }
+        match self.finished.contains(run) {
+            true => self.changed.insert_one(run),
+            false if self.states.has(run, seq) => self.changed.insert_one(run),
+            false => self.states.insert(run, seq),
+        }
+        self.snapshots.add(run, 1);
     }
 
     pub(crate) fn add_run(&mut self, fields: &RunFields) {
@@ -167,108 +227,177 @@ impl RunRecordCensus {
         let is_open = fields.status == Status::Open.code();
         if fields.gone {
             // The number of frames is that of an end.
-            let frames = if is_open { u32::MAX } else { fields.frames };
-            self.end(run, frames);
-        } else if !is_open && fields.status != Status::Abandoned.code() {
-            self.add(run, self.has_ended(run));
+            let shared = fields.parent.map_or(0, |(_, shared, _)| shared);
+            self.end(run, if is_open { u32::MAX } else { fields.frames.saturating_sub(shared) });
+            return;
+        }
+        if self.has_ended(run) {
+            self.revived.insert_one(run);
+        } else if self.finished.contains(run) {
+            self.changed.insert_one(run);
+        }
+        self.begun.insert_one(run);
+        self.take_name(fields);
+        if is_open || fields.status == Status::Abandoned.code() {
+            return;
+        }
+        self.finished.insert_one(run);
+        self.whole.forget(run);
+        self.states.forget(run);
+        if self.has_ended(run) { self.dropped.add(run, 1) } else { self.living.add(run, 1) }
+    }
+
+    fn take_name(&mut self, fields: &RunFields) {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&fields.namespace.0.to_le_bytes()).update(fields.name.as_bytes());
+        let mut front = [0; 8];
+        hasher.finalize_xof().fill(&mut front);
+        let run = fields.uid.0;
+        let before = self.names.insert(u64::from_le_bytes(front), run);
+        if before.is_some_and(|before| before != run && !self.has_ended(before)) {
+            self.namesakes.insert_one(run);
         }
     }
 
-    /// A run's life ends; it had at most this many frames.
-    pub(crate) fn end(&mut self, run: u64, frames: u32) {
+    pub(crate) fn add_tombstone(&mut self, head: &TombstoneHead) {
+        let shared = head.parent.map_or(0, |(_, shared, _)| shared);
+        self.end(head.run.0, head.frames.saturating_sub(shared));
+    }
+
+    /// A run's life ends; it had at most this many frames of its own.
+    fn end(&mut self, run: u64, frames: u32) {
         if !self.has_ended(run) {
             // The frames, and the record of its end.
             self.ended.add(run, frames.saturating_add(1));
-            self.move_to_dropped(run);
+            self.forget(run);
         }
     }
 
     /// A statement says that no record of these runs is left.
     pub(crate) fn end_stated(&mut self, runs: &Range<u64>) {
-        for run in [self.living.counted_in(runs), self.snapshots.counted_in(runs)].concat() {
-            self.move_to_dropped(run);
+        // Each number is looked at once, however often it is stated.
+        for fresh in self.named.missing_from(runs.clone()) {
+            let left: Vec<Range<u64>> = self.begun.within(fresh.clone()).collect();
+            for run in left.into_iter().flatten().filter(|run| !self.ended.has(*run)) {
+                self.revived.insert_one(run);
+            }
+            let counted = self.living.counted_in(&fresh).chain(self.snapshots.counted_in(&fresh));
+            let counted: Vec<u64> = counted.map(|(run, _)| run).collect();
+            counted.into_iter().for_each(|run| self.forget(run));
+            let mut from = fresh.start;
+            for (run, _) in self.ended.counted_in(&fresh) {
+                self.stated.insert(from..run);
+                from = run + 1;
+            }
+            self.stated.insert(from..fresh.end);
+            self.named.insert(fresh);
         }
-        let known = self.ended.counted_in(runs);
-        let mut from = runs.start;
-        for run in known {
-            self.stated.insert(from..run);
-            from = run + 1;
-        }
-        self.stated.insert(from..runs.end);
     }
 
     fn has_ended(&self, run: u64) -> bool {
         self.ended.has(run) || self.stated.contains(run)
     }
 
-    fn add(&mut self, run: u64, dropped: bool) {
-        if dropped { self.dropped.add(run, 1) } else { self.living.add(run, 1) }
-    }
-
-    fn move_to_dropped(&mut self, run: u64) {
+    /// The records of a run whose life ends are those of a dropped one.
+    fn forget(&mut self, run: u64) {
         self.snapshots.take(run);
         let records = self.living.take(run);
         if records > 0 {
             self.dropped.add(run, records);
         }
+        self.whole.forget(run);
+        self.states.forget(run);
     }
 
-    /// The counts so far for the runs up to `last`, in parts of `span` run numbers.
-    pub(crate) fn parts(&self, span: u64, last: u64) -> RunRecordParts {
-        RunRecordParts {
-            living: self.living.sums(span, last),
-            dropped: self.dropped.sums(span, last),
-            snapshots: self.snapshots.sums(span, last),
-            explained: self.explained(span, last),
-        }
-    }
-
-    /// See [`RunRecordParts::explained`].
-    pub(crate) fn explained(&self, span: u64, last: u64) -> Vec<u64> {
-        let mut sums = self.ended.sums(span, last);
-        for range in self.stated.ranges() {
-            let parts = range.start / span..=(range.end - 1).min(last) / span;
-            for part in parts.filter(|_| range.start <= last) {
-                // As many as any run has, once for each run of the part.
-                let from = range.start.max(part * span);
-                let runs = range.end.min((part + 1) * span) - from;
-                let sum = &mut sums[index(part)];
-                *sum = sum.saturating_add(runs.saturating_mul(u64::from(u32::MAX)));
+    /// How many run numbers a part has, a power of two: the fewest that give at most 256 parts with a record.
+    pub(crate) fn part_span(&self) -> u64 {
+        let mut runs: Vec<u64> = [&self.living, &self.dropped, &self.snapshots]
+            .iter()
+            .flat_map(|tally| tally.all())
+            .map(|(run, _)| run)
+            .collect();
+        runs.sort_unstable();
+        let mut span = 1;
+        loop {
+            runs.dedup_by_key(|run| *run / span);
+            if runs.len() <= PARTS_MAX {
+                return span;
             }
+            span *= 2;
         }
-        sums
+    }
+
+    /// The parts of `span` run numbers that have a record, ascending.
+    pub(crate) fn parts(&self, span: u64) -> Vec<RunPart> {
+        let mut parts: BTreeMap<u64, RunPart> = BTreeMap::new();
+        let mut add = |tally: &RunTally, to: fn(&mut RunPart) -> &mut u64| {
+            for (run, count) in tally.all() {
+                let first = run / span * span;
+                let part = parts.entry(first);
+                let part = part.or_insert(RunPart { first, records: 0, dropped: 0, snapshots: 0 });
+                *to(part) += u64::from(count);
+            }
+        };
+        add(&self.living, |part| &mut part.records);
+        add(&self.dropped, |part| &mut part.dropped);
+        add(&self.snapshots, |part| &mut part.snapshots);
+        parts.into_values().collect()
+    }
+
+    /// At most how many records of these runs the ends of their lives explain, from the log's beginning.
+    pub(crate) fn explained(&self, runs: &Range<u64>) -> u64 {
+        let ended: u64 = self.ended.counted_in(runs).map(|(_, count)| u64::from(count)).sum();
+        // As many as any run has, once for each run.
+        let stated: u64 = self.stated.within(runs.clone()).map(|part| part.end - part.start).sum();
+        ended.saturating_add(stated.saturating_mul(u64::from(u32::MAX)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{Link, NamespaceId, RunUid};
 
-    #[test]
-    fn a_list_of_counts_has_at_most_256() {
-        let spans = [(0, 1), (255, 1), (256, 2), (511, 2), (512, 4), (u64::MAX >> 8, 1 << 48)];
-        assert_eq!(spans.map(|(last, _)| (last, run_span(last))), spans);
+    fn fields(run: u64, name: &str, status: Status) -> RunFields {
+        RunFields {
+            uid: RunUid(run),
+            namespace: NamespaceId(16),
+            name: name.into(),
+            agent: String::new(),
+            model: String::new(),
+            tags: Vec::new(),
+            status: status.code(),
+            severity: 0,
+            parent: None,
+            started_ns: 1,
+            ended_ns: 2,
+            frames: 3,
+            raw_bytes: 0,
+            fingerprint: Link([0; 32]),
+            gone: false,
+        }
+    }
+
+    /// The runs with each fault: revived, changed, namesakes.
+    fn faults(census: &RunRecordCensus) -> [Vec<Range<u64>>; 3] {
+        [&census.revived, &census.changed, &census.namesakes].map(RangeSet::ranges)
+    }
+
+    fn one(run: u64) -> Vec<Range<u64>> {
+        std::iter::once(run..run + 1).collect()
     }
 
     #[test]
-    fn sums_are_those_of_single_runs_for_each_span() {
-        let runs = [1, 2, 15, 16, 17, 40, 63, 64, 200];
-        let mut tally = RunTally::default();
-        runs.iter().for_each(|run| tally.add(*run, *run as u32));
-        assert_eq!((tally.take(40), tally.take(40), tally.take(9)), (40, 0, 0));
-        for span in [1, 2, 16, 32, 64, 256] {
-            for last in [1, 16, 17, 63, 64, 199, 200, 300] {
-                let expected: Vec<u64> = (0..=last / span)
-                    .map(|part| {
-                        let counted =
-                            runs.iter().filter(|run| **run <= last && **run / span == part && **run != 40);
-                        counted.sum()
-                    })
-                    .collect();
-                assert_eq!(tally.sums(span, last), expected, "span {span}, last {last}");
-            }
-        }
-        assert_eq!(tally.counted_in(&(2..64)), [2, 15, 16, 17, 63]);
+    fn at_most_256_parts_of_runs_with_records() {
+        let mut census = RunRecordCensus::default();
+        assert_eq!((census.part_span(), census.parts(1)), (1, vec![]));
+        (1..=256).for_each(|run| census.add_frame(run * 1000, 1, false));
+        assert_eq!((census.part_span(), census.parts(1).len()), (1, 256));
+        census.add_snapshot(1001, 1);
+        assert_eq!(census.part_span(), 2);
+        let parts = census.parts(2);
+        assert_eq!(parts.len(), 256);
+        assert_eq!(parts[0], RunPart { first: 1000, records: 1, dropped: 0, snapshots: 1 });
     }
 
     #[test]
@@ -277,31 +406,102 @@ mod tests {
         for range in [5..7, 9..12, 7..8, 3..3, 1..2, 11..20, 8..9] {
             set.insert(range);
         }
-        assert_eq!(set.ranges().collect::<Vec<_>>(), [1..2, 5..20]);
+        assert_eq!(set.ranges(), [1..2, 5..20]);
         let known: Vec<u64> = (0..22).filter(|number| set.contains(*number)).collect();
         assert_eq!(known, [&[1][..], &(5..20).collect::<Vec<_>>()].concat());
+        assert_eq!(set.missing_from(0..30), [0..1, 2..5, 20..30]);
+        assert_eq!(set.missing_from(6..19), []);
+        assert_eq!(set.within(1..9).collect::<Vec<_>>(), [1..2, 5..9]);
     }
 
     #[test]
     fn the_end_of_a_life_explains_its_records_once() {
         let mut census = RunRecordCensus::default();
-        for run in [1, 1, 1, 2, 2, 3] {
-            census.add_frame(run, false);
+        for (run, seq) in [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)] {
+            census.add_frame(run, seq, false);
         }
-        census.add_frame(3, true);
-        [1, 2, 2].into_iter().for_each(|run| census.add_snapshot(run));
-        let parts = census.parts(1, 3);
-        assert_eq!((parts.living, parts.snapshots), (vec![0, 3, 2, 1], vec![0, 1, 2, 0]));
+        census.add_frame(3, 2, true);
+        [1, 2].into_iter().for_each(|run| census.add_snapshot(run, 1));
+        let part = |first, records, dropped, snapshots| RunPart { first, records, dropped, snapshots };
+        assert_eq!(census.parts(1), [part(1, 3, 0, 1), part(2, 2, 0, 1), part(3, 1, 0, 0)]);
         census.end(1, 3);
         census.end(1, 3);
         census.end_stated(&(1..3));
-        let parts = census.parts(1, 3);
-        assert_eq!((parts.living, parts.dropped), (vec![0, 0, 0, 1], vec![0, 3, 2, 0]));
-        assert_eq!(parts.snapshots, [0; 4]);
-        assert_eq!(parts.explained, [0, 4, u64::from(u32::MAX), 0]);
-        assert_eq!(census.revived.ranges().count(), 0);
-        census.add_frame(2, false);
-        assert_eq!((census.revived.ranges().count(), census.revived.contains(2)), (1, true));
-        assert_eq!(census.parts(2, 3).dropped, [3, 3]);
+        assert_eq!(census.parts(1), [part(1, 0, 3, 0), part(2, 0, 2, 0), part(3, 1, 0, 0)]);
+        assert_eq!(census.parts(2), [part(0, 0, 3, 0), part(2, 1, 2, 0)]);
+        assert_eq!((census.explained(&(1..2)), census.explained(&(3..9))), (4, 0));
+        assert_eq!(census.explained(&(0..9)), 4 + u64::from(u32::MAX));
+        assert_eq!(faults(&census), [vec![], vec![], vec![]]);
+    }
+
+    /// An attacker wrote newer records over those of a finished run, or recorded a run after the end of its life.
+    #[test]
+    fn records_after_an_end_are_faults() {
+        let finished = || {
+            let mut census = RunRecordCensus::default();
+            census.add_run(&fields(7, "a", Status::Open));
+            (1..=3).for_each(|seq| census.add_frame(7, seq, false));
+            census.add_snapshot(7, 2);
+            census
+        };
+        // Before its end, what is whole stays.
+        let mut census = finished();
+        census.add_frame(7, 4, true);
+        census.add_frame(7, 4, false);
+        census.add_run(&fields(7, "a", Status::Abandoned));
+        census.add_run(&fields(7, "a", Status::Open));
+        census.add_run(&fields(7, "a", Status::Failed));
+        assert_eq!(faults(&census), [vec![], vec![], vec![]]);
+        type Change = fn(&mut RunRecordCensus);
+        let before: [Change; 3] = [
+            |census| census.add_frame(7, 2, false),
+            |census| census.add_frame(7, 2, true),
+            |census| census.add_snapshot(7, 2),
+        ];
+        for change in before {
+            let mut census = finished();
+            change(&mut census);
+            assert_eq!(faults(&census), [vec![], one(7), vec![]]);
+        }
+        let after: [Change; 4] = [
+            |census| census.add_frame(7, 4, false),
+            |census| census.add_snapshot(7, 3),
+            |census| census.add_run(&fields(7, "a", Status::Ok)),
+            |census| census.add_run(&fields(7, "a", Status::Open)),
+        ];
+        for change in after {
+            let mut census = finished();
+            census.add_run(&fields(7, "a", Status::Ok));
+            change(&mut census);
+            assert_eq!(faults(&census), [vec![], one(7), vec![]]);
+            for end in [(|census| census.end(7, 3)) as Change, |census| census.end_stated(&(7..8))] {
+                let mut census = RunRecordCensus::default();
+                end(&mut census);
+                change(&mut census);
+                assert_eq!(faults(&census), [one(7), vec![], vec![]]);
+            }
+        }
+        // A statement that names a run with a record: the record should be erased.
+        let mut census = finished();
+        census.end_stated(&(5..9));
+        assert_eq!(faults(&census), [one(7), vec![], vec![]]);
+        // Left by a crash before the compaction, after a replacement.
+        let mut census = finished();
+        census.add_run(&RunFields { gone: true, ..fields(7, "a", Status::Ok) });
+        census.end_stated(&(5..9));
+        assert_eq!(faults(&census), [vec![], vec![], vec![]]);
+    }
+
+    #[test]
+    fn a_name_is_that_of_one_living_run() {
+        let mut census = RunRecordCensus::default();
+        census.add_run(&fields(1, "a", Status::Ok));
+        census.add_run(&fields(2, "b", Status::Ok));
+        census.add_run(&RunFields { gone: true, ..fields(1, "a", Status::Ok) });
+        census.add_run(&fields(3, "a", Status::Open));
+        census.add_run(&fields(3, "a", Status::Ok));
+        assert_eq!(faults(&census), [vec![], vec![], vec![]]);
+        census.add_run(&fields(4, "b", Status::Open));
+        assert_eq!(faults(&census), [vec![], vec![], one(4)]);
     }
 }
