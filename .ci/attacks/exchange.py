@@ -70,16 +70,19 @@ def append(segment, records):
     segment.batches.append([seqno, time.time_ns(), 0, records, False])
 
 
-def erase(store, belongs, *statements):
-    """Erases records in place, under statements of (rule, whether it names the spans, run numbers)."""
+def erase(store, belongs, *statements, records=()):
+    """Erases records in place, adds others, and then statements of (rule, whether it names the spans, run numbers)."""
     manifest = forge.Manifest(store)
     segments = forge.all_segments(manifest)
-    assert erasing.erase_in_place(manifest, segments, belongs), "nothing was erased"
+    assert erasing.erase_in_place(manifest, segments, belongs) or records, "nothing was erased"
     gone = (forge.ERASED, forge.ERASED_BATCHES)
     rewritten = [one for one in segments[:-1] if any(record.kind in gone for batch in one.batches for record in batch[3])]
     spans = [span_of(segment) for segment in rewritten]
-    if statements:
-        append(segments[-1], [statement(rule, spans if named else [], runs) for rule, named, runs in statements])
+    if records:
+        append(segments[-1], list(records))
+    for rule, named, runs in statements:
+        append(segments[-1], [statement(rule, spans if named else [], runs)])
+    if records or statements:
         forge.rebuild(manifest, segments)
         # The store is not closed now: the next opening for writing closes it.
         lib.annals(store, "del", "no-key")
@@ -228,8 +231,73 @@ def put_back(home, rng):
     return scene
 
 
+def logical(record, head):
+    """A new record of the same kind and tail with this head."""
+    was = len(record.head())
+    length, at = forge.varint(record.body, 0 if record.layout == 3 else 16)
+    assert length == was
+    made = forge.Record(record.kind, 1, os.urandom(16) + forge.to_varint(len(head)) + head + record.body[at + was :])
+    made.salt = made.body[:16]
+    return made
+
+
+def records_of(store, number):
+    belongs = of_run(number)
+    segments = forge.all_segments(forge.Manifest(store))
+    return [record for segment in segments for batch in segment.batches for record in batch[3] if belongs(record)]
+
+
+def called_failed(record):
+    """The record of a run's end with another status and fingerprint."""
+    head = bytearray(record.head())
+    at = forge.varint(head, 0)[1] + 8 + 4
+    for _ in range(3):
+        at += 8 + struct.unpack_from("<Q", head, at)[0]
+    assert struct.unpack_from("<Q", head, at)[0] == 0, "a run with tags"
+    head[at + 8] = 2
+    return logical(record, bytes(head))
+
+
+def written_over(home, rng):
+    """Newer records of a run that has ended: its end says something else. Nothing is erased."""
+    scene = Scene(home, rng)
+    erase(scene.store, lambda record: False, records=[called_failed(records_of(scene.store, 3)[-1])])
+    assert "failed" in lib.must(scene.store, "show", "run-3").text
+    return scene
+
+
+def stated_afterwards(home, rng):
+    """A run is erased and recorded anew, and a later statement says that the run was missing before format 4."""
+    scene = Scene(home, rng)
+    kept = records_of(scene.store, 3)
+    anew = kept[:-1] + [called_failed(kept[-1])]
+    erase(scene.store, of_run(3), (COMPACTION, True, []), (EARLIER, False, [(3, 4)]), records=anew)
+    assert "failed" in lib.must(scene.store, "show", "run-3").text
+    return scene
+
+
+def tombstone_exchanged(home, rng):
+    """The tombstone of a dropped run and the statement of its erasure are erased, and say something else now."""
+    scene = Scene(home, rng, lambda store: lib.must(store, "forget", "run-2", "--why", "asked"))
+    stones = [record for record in records_of(scene.store, 2) if record.kind == forge.TOMBSTONE]
+    anew = [logical(stone, stone.head().replace(b"asked", b"bored")) for stone in stones]
+    erase(scene.store, lambda record: record.kind in (forge.TOMBSTONE, 10), (COMPACTION, True, []), records=anew)
+    assert "bored" in lib.annals(scene.store, "ledger", "gaps").text
+    return scene
+
+
+def put_back_alive(home, rng):
+    """A dropped run is put back, its tombstone is erased, and so are more values than records came back."""
+    scene = put_back(home, rng)
+    put = lambda record: record.kind == 1 and b"value" in record.body
+    erase(scene.store, lambda record: record.kind == forge.TOMBSTONE or put(record), (COMPACTION, True, []))
+    lib.must(scene.store, "show", "run-3")
+    return scene
+
+
 WAYS = [
     whole_store, whole_store_twice, tall_node, excused_by_compaction, spare_number, called_earlier, recorded_anew, put_back,
+    written_over, stated_afterwards, tombstone_exchanged, put_back_alive,
 ]
 # What nothing but a note shows without a checkpoint.
 NOTED = {spare_number: "without a record since before format 4", called_earlier: "without a record since before format 4"}

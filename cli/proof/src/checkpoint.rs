@@ -267,9 +267,8 @@ impl CheckedCheckpoint {
     fn check_parts(&self) -> Result<(), ProofError> {
         let (Some(counts), Some(parts)) = (&self.counts, &self.parts) else { return Ok(()) };
         let CheckedParts { living_by_mark, tombstones, run_span, runs } = parts;
-        let add = |sum: Option<u64>, more: &u64| sum?.checked_add(*more);
         let own = |part: &CheckedRunPart| [part.records, part.dropped, part.snapshots];
-        let of_runs = runs.iter().flat_map(own).fold(Some(*tombstones), |sum, more| add(sum, &more));
+        let of_runs = runs.iter().flat_map(own).try_fold(*tombstones, u64::checked_add);
         let begins_later = |pair: &[CheckedRunPart]| pair[0].first < pair[1].first;
         match run_span.is_power_of_two()
             && runs.len() <= 256
@@ -277,7 +276,7 @@ impl CheckedCheckpoint {
             && runs.windows(2).all(begins_later)
             && runs.last().is_none_or(|part| part.first <= counts.last_run)
             && living_by_mark.len() == self.marks.len()
-            && living_by_mark.iter().fold(Some(0), add) == Some(counts.living)
+            && living_by_mark.iter().copied().try_fold(0, u64::checked_add) == Some(counts.living)
             && of_runs.is_some_and(|records| records <= counts.living)
         {
             true => Ok(()),

@@ -245,6 +245,9 @@ fn print_difference(
         CheckpointDifference::Erased { what } => {
             out.marked_line(false, "erased", format_args!(": {}", printable(what)))
         }
+        CheckpointDifference::Forged { what } => {
+            out.marked_line(false, "forged", format_args!(": {}", printable(what)))
+        }
         CheckpointDifference::Fewer { expected, found, stated } => out.marked_line(
             false,
             "erased",
@@ -342,6 +345,7 @@ fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String
         CheckpointDifference::RolledBack(of) => part("rolled_back", of),
         CheckpointDifference::Unreadable { what } => json!({ "what": "unreadable", "why": what }),
         CheckpointDifference::Erased { what } => json!({ "what": "erased", "why": what }),
+        CheckpointDifference::Forged { what } => json!({ "what": "forged", "why": what }),
         CheckpointDifference::Fewer { expected, found, stated } => {
             json!({ "what": "fewer", "expected": expected, "found": found, "stated": stated })
         }

@@ -283,10 +283,15 @@ fn file_that_is_no_regular_one_is_a_malformed_witness() {
 
 /// Checkpoints of version 1 count nothing, so a forged statement of an erasure was called unchanged without a word.
 #[test]
-fn checkpoint_of_version_1_says_what_it_cannot_show() {
+fn older_checkpoint_says_what_it_cannot_show() {
     let bench = bench();
     let json = bench.run("ledger checkpoint").ok();
     let mut checkpoint = annals::ledger::Checkpoint::from_json(&json).unwrap();
+    assert!(checkpoint.parts.take().is_some_and(|parts| parts.runs.len() == 1));
+    bench.write("second.json", checkpoint.to_json(None).unwrap());
+    let told = bench.run("verify --against second.json").text();
+    assert!(told.contains("does not count records by run (version 2)"), "{told}");
+    assert_eq!(bench.run("verify --against second.json --json").json()[0]["against"]["in_parts"], false);
     assert!(checkpoint.counts.take().is_some_and(|counts| counts.living > 3 && counts.erased == 0));
     bench.write("old.json", checkpoint.to_json(None).unwrap());
     let told = bench.run("verify --against old.json").text();

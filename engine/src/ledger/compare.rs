@@ -12,7 +12,7 @@ use crate::log::ledger::{Frontier, LedgerNode};
 use crate::log::open::find;
 use crate::store::Store;
 use crate::trace::RunPart;
-use crate::trace::census::LogCensus;
+use crate::trace::census::{FORGED, LogCensus};
 
 /// The result of comparing a store with a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -57,6 +57,11 @@ pub enum CheckpointDifference {
     /// Records were erased, and the ledger does not state it.
     Erased {
         /// What was erased, as a sentence.
+        what: String,
+    },
+    /// The log has records that annals does not write, for example over those of a run that had ended.
+    Forged {
+        /// What was written, as a sentence.
         what: String,
     },
     /// Fewer records exist than the checkpoint counts, and the statements since then explain fewer than that.
@@ -201,8 +206,10 @@ impl Store {
         if let Ok((census, report)) = &walked {
             notes = report.notes();
             differences.extend(older.finish(census, &living));
-            differences
-                .extend(report.problems().into_iter().map(|what| CheckpointDifference::Erased { what }));
+            differences.extend(report.problems().into_iter().map(|what| match what.starts_with(FORGED) {
+                true => CheckpointDifference::Forged { what },
+                false => CheckpointDifference::Erased { what },
+            }));
             if let Some(counts) = checkpoint.counts.filter(|_| last.0 == checkpoint.leaves) {
                 differences.extend(compare_counts(&counts, census.living, checkpoint.seqno, census));
                 differences.extend(living.back(checkpoint).map(CheckpointDifference::Back));

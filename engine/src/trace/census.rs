@@ -40,6 +40,8 @@ use annals_store::schema::RecordSchema;
 
 /// Begins the sentence of every erasure that nothing explains.
 pub(crate) const ERASED: &str = "erased without a tombstone";
+/// Begins the sentence of records that no recorder writes.
+pub(crate) const FORGED: &str = "records that annals does not write";
 
 /// Consecutive erased records that no statement explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +91,7 @@ pub struct ErasureReport {
 }
 
 impl ErasureReport {
-    /// The erasures that nothing explains, as sentences. Empty in a sound store.
+    /// The erasures that nothing explains, and records that annals does not write, as sentences. Empty in a sound store.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut all = Vec::new();
@@ -109,18 +111,18 @@ impl ErasureReport {
         }
         if !self.revived_runs.is_empty() {
             let runs = run_numbers(&self.revived_runs);
-            all.push(format!("recorded under a number that was dropped or replaced before: {runs}"));
+            all.push(format!("{FORGED}: of {runs} after a drop, a replacement or an erasure"));
         }
         if !self.changed_runs.is_empty() {
             let runs = run_numbers(&self.changed_runs);
-            all.push(format!("recorded over what was final: {runs}"));
+            all.push(format!("{FORGED}: of {runs} over what was final"));
         }
         if !self.namesakes.is_empty() {
             let runs = run_numbers(&self.namesakes);
-            all.push(format!("under the name of another living run: {runs}"));
+            all.push(format!("{FORGED}: of {runs} under the name of another living run"));
         }
         for space in &self.renamed_spaces {
-            all.push(format!("a second definition of the namespace or keyspace with number {space}"));
+            all.push(format!("{FORGED}: a second definition of namespace or keyspace {space}"));
         }
         all
     }

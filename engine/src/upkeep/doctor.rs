@@ -14,7 +14,7 @@ use crate::log::writer_lock::{StoreLock, keep_writers_out};
 use crate::replay::record_check::{INDEX_DIFFERS, TABLE_DAMAGED, remedy};
 use crate::replay::{TailReport, VerifyReport};
 use crate::store::Store;
-use crate::trace::census::ERASED;
+use crate::trace::census::{ERASED, FORGED};
 use crate::upkeep::directory::inspect_directory;
 use crate::upkeep::salvage::salvage;
 use annals_store::kv::core::Options;
@@ -122,8 +122,8 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
     match checked {
         Ok(report) => {
             for problem in report.damaged {
-                if problem.what.starts_with(ERASED) {
-                    all.findings.push(finding_of_erasure(&paths, problem.what));
+                if problem.what.starts_with(ERASED) || problem.what.starts_with(FORGED) {
+                    all.findings.push(finding_of_forgery(&paths, problem.what));
                 } else if problem.what.starts_with(INDEX_DIFFERS) || problem.what.starts_with(TABLE_DAMAGED) {
                     all.findings.push(finding_of_index(&paths, problem.what));
                 } else {
@@ -203,9 +203,16 @@ fn mend_current(paths: &StorePaths, generation: u64, finding: &mut Finding) {
     finding.next = format!("rm -f -- '{to}' && printf '{}\\n' > '{to}'", line.trim_end());
 }
 
-fn finding_of_erasure(paths: &StorePaths, what: String) -> Finding {
-    let means = "somebody removed records past annals, or cut the log back behind the record of a deletion; all other \
-                 runs and keys are intact";
+fn finding_of_forgery(paths: &StorePaths, what: String) -> Finding {
+    let means = match what.starts_with(FORGED) {
+        true => {
+            "somebody wrote records past annals, and readers get those; all other runs and keys are intact"
+        }
+        false => {
+            "somebody removed records past annals, or cut the log back behind the record of a deletion; all other \
+             runs and keys are intact"
+        }
+    };
     let next = "compare with a checkpoint that was kept elsewhere: annals verify --against FILE; or restore a backup";
     Finding { file: paths.segments(), offset: 0, what, means: means.to_owned(), next: next.to_owned() }
 }

@@ -415,7 +415,8 @@ fn run_recorded_anew_under_the_number_of_an_erased_one_is_noticed() {
     let statement = forged_statement(&victim.now, &[(8, 1)]);
     victim.now.segments.last_mut().unwrap().insert(1, statement);
     let found = check(&victim.now, &victim.checkpoint);
-    let revived = "recorded under a number that was dropped or replaced before: run 8".to_owned();
+    let revived =
+        "records that annals does not write: of run 8 after a drop, a replacement or an erasure".to_owned();
     assert!(found.damaged.contains(&revived), "{:?}", found.damaged);
 }
 
