@@ -35,7 +35,20 @@ impl CliOutput {
 
     /// A line of text.
     pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> CliResult<()> {
+        self.exact_line(printable(&text.to_string()))
+    }
+
+    /// A line as it is, also with hidden characters.
+    fn exact_line(&mut self, text: impl std::fmt::Display) -> CliResult<()> {
         writeln!(self.to, "{text}").map_err(output_failure)
+    }
+
+    /// A line of JSON that is not to change. On a terminal, hidden characters are escaped.
+    pub(crate) fn json_line(&mut self, text: &str) -> CliResult<()> {
+        match self.terminal {
+            true => self.exact_line(visible_json(text)),
+            false => self.exact_line(text),
+        }
     }
 
     /// A line of text with its first word in bold and colour.
@@ -50,7 +63,8 @@ impl CliOutput {
         }
         let colour = if good { anstyle::AnsiColor::Green } else { anstyle::AnsiColor::Red };
         let style = colour.on_default().bold();
-        self.line(format_args!("{style}{word}{style:#}{rest}"))
+        let (word, rest) = (printable(word), printable(&rest.to_string()));
+        self.exact_line(format_args!("{style}{word}{style:#}{rest}"))
     }
 
     /// Exact bytes.
@@ -69,8 +83,8 @@ impl CliOutput {
     /// A text of several lines, which ends with a line end. On a terminal, hidden characters are escaped.
     pub(crate) fn text(&mut self, text: &str) -> CliResult<()> {
         match self.terminal {
-            true => self.line(printable(text)),
-            false => self.line(text),
+            true => self.line(text),
+            false => self.exact_line(text),
         }
     }
 
@@ -78,10 +92,10 @@ impl CliOutput {
     pub(crate) fn object(&mut self, object: &impl serde::Serialize) -> CliResult<()> {
         if self.terminal {
             let text = serde_json::to_string(object).map_err(|error| output_failure(error.into()))?;
-            return self.line(visible_json(&text));
+            return self.json_line(&text);
         }
         serde_json::to_writer(&mut self.to, object).map_err(|error| output_failure(error.into()))?;
-        self.line("")
+        self.exact_line("")
     }
 
     /// Whether the output is a terminal.
@@ -108,9 +122,9 @@ impl CliOutput {
         let bold = if self.colour { anstyle::Style::new().bold() } else { anstyle::Style::new() };
         for (index, line) in table.to_string().lines().map(str::trim_end).enumerate() {
             if index == 0 {
-                self.line(format_args!("{bold}{line}{bold:#}"))?;
+                self.exact_line(format_args!("{bold}{line}{bold:#}"))?;
             } else {
-                self.line(line)?;
+                self.exact_line(line)?;
             }
         }
         Ok(())
@@ -124,7 +138,7 @@ impl CliOutput {
 
 /// Prints a note on standard error. A failure to write there cannot be reported.
 pub(crate) fn print_note(text: impl std::fmt::Display) {
-    let _ = writeln!(anstream::stderr().lock(), "annals: {text}");
+    let _ = writeln!(anstream::stderr().lock(), "annals: {}", printable(&text.to_string()));
 }
 
 /// Adds bytes to a JSON object: under `key` as text, or under `key_base64` if they are not UTF-8.

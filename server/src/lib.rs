@@ -20,7 +20,7 @@ pub use annals_daemon::{
     KeptBackup, LogFormat, RecorderHost, Rights, ServeConfig, ServeError, Shared, StartedDaemon,
     WITNESS_BYTES_MAX, ask_daemon, ask_or_open, delete_expired, erase_run, forget, is_own_keyspace,
     keep_backup, list_tokens, list_witnesses, make_token, only_of_another_store, open_or_wait,
-    parse_expiry_ns, revoke_token, rotate_token, serve, time_text, write_witness,
+    parse_expiry_ns, revoke_token, rotate_token, serve, time_text, witness_inside_store, write_witness,
 };
 pub use annals_formats::otlp::is_ingested;
 pub use annals_page::report;

@@ -168,7 +168,7 @@ pub(crate) struct ShowArgs {
     pub(crate) metadata: bool,
     /// Show only the messages that the frame's request adds, drops or changes, compared with the previous
     /// request
-    #[arg(long, group = "part", conflicts_with = "raw", conflicts_with = "json")]
+    #[arg(long, group = "part", conflicts_with = "raw")]
     pub(crate) new: bool,
     /// Write only the exact bytes
     #[arg(long, requires = "part", conflicts_with = "json")]

@@ -79,7 +79,8 @@ impl StoreAccess {
     /// Whether entries in memory or forks of its blame have outlived a run of this name.
     pub(crate) fn has_remnants(&self, run: &str) -> CliResult<bool> {
         let space = self.namespace()?;
-        let remembered = space.has_lasting_belongings(run).map_err(engine_failure)?;
+        let remembered = space.has_lasting_belongings(run).map_err(engine_failure)?
+            || !space.unerased_runs(run).map_err(engine_failure)?.is_empty();
         Ok(remembered || !space.orphaned_blame_forks(run).map_err(engine_failure)?.is_empty())
     }
 
@@ -88,7 +89,11 @@ impl StoreAccess {
         let space = self.namespace()?;
         let forgotten = space.forget(run, why).map_err(engine_failure)?;
         annals_server::forget_answers(&space, run).map_err(engine_failure)?;
-        annals_server::erase_run(&space, &forgotten, CompactOptions::default()).map_err(engine_failure)
+        let erased = annals_server::erase_run(&space, &forgotten, CompactOptions::default());
+        erased.map_err(|error| {
+            engine_failure(error)
+                .with_end("; the run is dropped, but its bytes are still there: run the same command again")
+        })
     }
 
     /// Forgets a key or a stored blob at once. Returns the report as JSON.

@@ -85,6 +85,10 @@ pub(super) fn run(global: &GlobalArgs, args: &BlameArgs, out: &mut CliOutput) ->
     let range = range.as_deref().or(args.steps.as_deref());
     let blamer = door.blamer(&reader, &origin, rerun, options, range)?;
     if args.estimate {
+        if out.json {
+            out.object(&json!({ "run": name, "estimate": blamer.estimate() }))?;
+            return door.close();
+        }
         print_estimate(&blamer, budget);
         return door.close();
     }

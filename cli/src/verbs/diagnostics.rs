@@ -115,7 +115,7 @@ pub(super) fn lessons(global: &GlobalArgs, args: &LessonsArgs, out: &mut CliOutp
             Failure::missing(format!("there is no row of session {session:?}"), hint)
         };
         let row = door.session_row(session)?.ok_or_else(none)?;
-        return out.line(row);
+        return out.json_line(&row);
     }
     let filter = LessonFilter { org: args.org.as_deref(), project: args.project.as_deref(), since_ms: 0 };
     let lessons = door.lessons(&filter, args.within.map(|ns| ns / 1_000_000))?;

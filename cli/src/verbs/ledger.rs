@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use annals::StoreId;
 use annals::ledger::{Checkpoint, Signature};
 use annals_proof::{BodyClaim, CheckpointAgreement, PrivateKey, ProofClaim, ProofVerdict, PublicKey};
-use annals_server::{WITNESS_BYTES_MAX, list_witnesses, only_of_another_store, write_witness};
+use annals_server::{
+    WITNESS_BYTES_MAX, list_witnesses, only_of_another_store, witness_inside_store, write_witness,
+};
 use annals_text::hex::encode;
 use serde_json::{Map, Value, json};
 
@@ -15,6 +17,7 @@ use crate::args::{CheckpointArgs, GlobalArgs, LedgerCheckArgs, LedgerVerb, Prove
 use crate::atomic_file::{self, FileAccess};
 use crate::failure::{CliResult, Failure, FailureCode, output_failure};
 use crate::input;
+use crate::locate;
 use crate::output::{CliOutput, count, plural, print_note, printable, time};
 use crate::store_access::{self, StoreAccess};
 
@@ -35,12 +38,15 @@ fn checkpoint(global: &GlobalArgs, args: &CheckpointArgs, out: &mut CliOutput) -
     let door = super::open_to_read(global)?;
     let checkpoint = door.checkpoint()?;
     if let Some(folder) = &args.to {
+        if let Some(message) = witness_inside_store(folder, &locate::store(global.store.as_deref())) {
+            return Err(Failure::usage(message, "name a folder that the store's owner cannot change"));
+        }
         check_newest_witness(&door, folder)?;
     }
     let signature = signature(key.as_ref(), &checkpoint);
     let json = checkpoint.to_json(signature.as_ref()).map_err(internal_failure)?;
     annals_proof::CheckedCheckpoint::parse(json.as_bytes())?;
-    let Some(folder) = &args.to else { return out.line(json) };
+    let Some(folder) = &args.to else { return out.json_line(&json) };
     let file = write_witness(folder, &checkpoint, signature.as_ref()).map_err(|error| {
         let message = format!("cannot add a checkpoint to {}: {error}", folder.display());
         Failure::failed(message, "name a folder that exists and can be written")
@@ -53,6 +59,12 @@ fn checkpoint(global: &GlobalArgs, args: &CheckpointArgs, out: &mut CliOutput) -
     out.line(format_args!("kept a checkpoint of {} leaves: {}", count(leaves), printable(&file)))
 }
 
+/// A folder in which no checkpoint can be read any more. Somebody may have spoiled them.
+fn only_malformed(folder: &Path, first: &str, end: &str) -> Failure {
+    let message = format!("no checkpoint in {} is readable{end}; for example {first}", folder.display());
+    Failure::damage(message, "find out who changed the folder; compare with another copy of it")
+}
+
 /// Checks that the store has the history of the newest checkpoint in a folder, and that not all of them are another
 /// store's. A newer one would cover up what was done.
 fn check_newest_witness(door: &StoreAccess, folder: &Path) -> CliResult<()> {
@@ -61,8 +73,14 @@ fn check_newest_witness(door: &StoreAccess, folder: &Path) -> CliResult<()> {
         print_note(printable(&format!("not compared, because it is malformed: {witness}")));
     }
     let other = witnesses.all.last().map(|witness| witness.checkpoint.store);
+    let malformed = witnesses.malformed.clone();
     let Some(newest) = witnesses.of_store(door.id()).newest else {
-        let Some(other) = other else { return Ok(()) };
+        let Some(other) = other else {
+            return match malformed.first() {
+                None => Ok(()),
+                Some(first) => Err(only_malformed(folder, first, ", so nothing was added")),
+            };
+        };
         let message = format!("{}, so nothing was added", only_of_another_store(folder, door.id(), other));
         return Err(Failure::damage(message, "each store has a folder of its own: name another one"));
     };
@@ -93,7 +111,7 @@ fn prove(global: &GlobalArgs, args: &ProveArgs, out: &mut CliOutput) -> CliResul
     // A proof that `annals-proof` does not accept is not handed out.
     let verdict = annals_proof::check(json.as_bytes(), None, None)?;
     let Some(path) = args.output.as_deref().filter(|path| path.as_os_str() != "-") else {
-        return out.line(json);
+        return out.json_line(&json);
     };
     let line = format!("{json}\n");
     let written = atomic_file::write(path, FileAccess::Owner, |file| {
@@ -171,8 +189,11 @@ fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
                 "time_ns": gap.time_ns,
             }));
         }
-        let frames = plural(u64::from(gap.frames), "frame");
-        let when = time(gap.time_ns);
+        let frames = gap.frames.map(|frames| plural(u64::from(frames), "frame"));
+        let frames = frames.unwrap_or_else(|| "no record left".to_owned());
+        // Of such a run only the time of its erasure is known.
+        let before = if gap.frames.is_none() { "before " } else { "" };
+        let when = format!("{before}{}", time(gap.time_ns));
         out.line(format_args!(
             "{what} {when}: run{}{} (number {}, {frames}), by record {}: {}{}",
             gap.name.as_deref().map_or(String::new(), |name| format!(" {}", printable(name))),
@@ -284,10 +305,14 @@ impl Witnesses {
         let age = |witness: &&Witness| (witness.checkpoint.leaves, witness.checkpoint.time_ns);
         let other = self.all.iter().max_by_key(age).map(|witness| witness.checkpoint.store);
         let chosen = if named { store } else { other.unwrap_or(store) };
+        let malformed = self.malformed.first().cloned();
         let StoreWitnesses { newest, older } = self.of_store(chosen);
-        let newest = newest.ok_or_else(|| {
-            let message = format!("{} holds no readable checkpoint", folder.display());
-            Failure::missing(message, "make one with `annals ledger checkpoint --to DIR`")
+        let newest = newest.ok_or_else(|| match malformed {
+            Some(first) => only_malformed(folder, &first, ""),
+            None => {
+                let message = format!("{} holds no checkpoint", folder.display());
+                Failure::missing(message, "make one with `annals ledger checkpoint --to DIR`")
+            }
         })?;
         Ok((newest, older))
     }

@@ -144,7 +144,7 @@ pub(super) fn export_training(
     profiles::print_redaction_note(redactor.as_ref());
     door.export_training(&whose, args.across_conversations, form, &mut |line| {
         let shown = redactor.as_ref().map(|redactor| redactor.body(line, None).bytes);
-        out.line(String::from_utf8_lossy(shown.as_deref().unwrap_or(line)))
+        out.json_line(&String::from_utf8_lossy(shown.as_deref().unwrap_or(line)))
     })
 }
 

@@ -295,7 +295,8 @@ pub(super) fn unflag(global: &GlobalArgs, args: &UnflagArgs, out: &mut CliOutput
     out.line(format_args!("unflagged {}", printable(&run)))
 }
 
-/// Forgets what is left of a run that was dropped: its entries in memory, and forks of its blame.
+/// Forgets what is left of a run that was dropped: its entries in memory, forks of its blame, and records that no
+/// compaction erased.
 fn forget_remnants(
     global: &GlobalArgs,
     (run, why): (&str, &str),
@@ -324,7 +325,7 @@ fn forget_remnants(
     let and_forks =
         if forks == 0 { String::new() } else { format!(", {} of its blame", plural(forks, "fork")) };
     let what = format!(
-        ": memories and decisions of {}{and_forks} (its frames had been dropped before)",
+        ": what was left of {}{and_forks}: memories, decisions, bytes of frames (it had been dropped before)",
         printable(run)
     );
     out.marked_line(true, "forgotten", what)?;

@@ -211,6 +211,10 @@ pub(super) fn exchange_line(http: &HttpExchange) -> String {
 
 /// Prints what a request adds to the previous one.
 pub(super) fn show_new(run: &str, before: u32, new: &RequestChanges, out: &mut CliOutput) -> CliResult<()> {
+    if out.json {
+        let beside = (before > 0).then_some(before);
+        return out.object(&json!({ "run": run, "beside": beside, "changes": new.to_string().trim_end() }));
+    }
     match before {
         0 => out.line("the first request:")?,
         before => out.line(format_args!("beside {run}@{before}:"))?,

@@ -94,8 +94,11 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
                     printable(&file.display().to_string())
                 ))?;
             }
+            let older =
+                |one: &&CheckpointDifference| matches!(one, CheckpointDifference::OlderCheckpoint { .. });
+            let newest_differs = !compared.differences.iter().all(|one| older(&one));
             for difference in &compared.differences {
-                print_difference(difference, files, out)?;
+                print_difference(difference, files, newest_differs, out)?;
             }
             if compared.differences.is_empty() {
                 let leaves = count(compared.leaves);
@@ -209,10 +212,12 @@ struct ComparedCheckpoints {
     older: Vec<Checkpoint>,
 }
 
-/// Prints a difference from a checkpoint. `files` has the older checkpoints.
+/// Prints a difference from a checkpoint. `files` has the older checkpoints; `newest_differs` says that the newest one
+/// has differences of its own.
 fn print_difference(
     difference: &CheckpointDifference,
     files: &[PathBuf],
+    newest_differs: bool,
     out: &mut CliOutput,
 ) -> CliResult<()> {
     match difference {
@@ -222,9 +227,12 @@ fn print_difference(
                 false,
                 "older checkpoint",
                 format_args!(
-                    ": the store does not have the history that {} covers; the newest one was made after that \
-                     was changed",
-                    printable(&file)
+                    ": the store does not have the history that {} covers{}",
+                    printable(&file),
+                    match newest_differs {
+                        true => ", either",
+                        false => "; the newest one was made after that was changed",
+                    }
                 ),
             )
         }

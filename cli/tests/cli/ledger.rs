@@ -157,7 +157,7 @@ fn newest_witness_of_the_store_is_compared() {
     let bench = bench();
     bench.run("ledger checkpoint --to kept").failed(1);
     std::fs::create_dir(bench.path("kept")).unwrap();
-    assert!(bench.run("verify --against kept").failed(4).contains("holds no readable checkpoint"));
+    assert!(bench.run("verify --against kept").failed(4).contains("holds no checkpoint"));
     let told = bench.run("ledger checkpoint --to kept --sign key.pem").text();
     assert!(told.starts_with("kept a checkpoint of "), "{told}");
     let told = bench.run("verify --against kept --key public.pem").text();
@@ -357,4 +357,27 @@ fn gaps_are_listed_with_their_rule() {
     assert!(
         gaps[0]["rule"].as_str().unwrap().contains("replace") && gaps[0]["time_ns"].as_u64().unwrap() > 0
     );
+}
+
+/// Regression: a folder in which every checkpoint was spoiled ended with 4, named none of them, and told its owner to make
+/// a new one. One spoiled file among good ones ended with 3.
+#[test]
+fn spoiled_witness_folder_is_an_alarm() {
+    let bench = bench();
+    let folder = bench.path("witness");
+    std::fs::create_dir(&folder).unwrap();
+    assert!(bench.run("verify --against witness").failed(4).contains("holds no checkpoint"));
+    bench.run("ledger checkpoint --to witness").ok();
+    let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    std::fs::write(&file, b"{}").unwrap();
+    let name = file.file_name().unwrap().to_str().unwrap();
+    for line in ["verify --against witness", "ledger checkpoint --to witness"] {
+        let done = bench.run(line);
+        let told = format!("{}{}", String::from_utf8_lossy(&done.stdout), done.stderr);
+        assert!(done.code == 3 && told.contains("is readable") && told.contains(name), "{told}");
+    }
+    // A folder that whoever changes the store can change.
+    let inside = bench.run("ledger checkpoint --to .annals/segments");
+    assert!(inside.failed(2).contains("is in the store"));
+    assert!(bench.run("serve --witness .annals/segments").failed(2).contains("is in the store"));
 }

@@ -198,6 +198,31 @@ fn search_finds_what_was_said() {
     assert!(text.contains("[email:") && !text.contains("ada@"), "{shown:?}");
 }
 
+/// Regression: names of runs reached the terminal with bidirectional controls, so one run could pose as another.
+#[test]
+fn names_of_runs_are_shown_escaped() {
+    let bench = CliBench::new();
+    let name = "ok\u{202e}gpj.exe";
+    let line = json!({ "run": name, "component": "llm", "input": "a", "output": "b" }).to_string();
+    bench.pipe("import --format frames -", line.as_bytes()).ok();
+    bench.pipe("import --format frames -", br#"{"run":"z","component":"llm","output":"bb"}"#).ok();
+    let at = format!("{name}@1");
+    for words in [
+        &["show", name][..],
+        &["show", &at],
+        &["open", "--text", name],
+        &["tail", name],
+        &["diff", name, "z"],
+        &["fork", &at, "new"],
+        &["runs"],
+        &["forget", name, "--why", "asked"],
+    ] {
+        let done = bench.run_args(words);
+        let told = format!("{}{}", String::from_utf8_lossy(&done.stdout), done.stderr);
+        assert!(told.contains("gpj.exe") && !told.contains('\u{202e}'), "{words:?}: {told}");
+    }
+}
+
 #[test]
 fn search_by_meaning_finds_remembered_runs() {
     let bench = imported();

@@ -674,8 +674,34 @@ fn forget_erases_decisions_of_a_run_from_large_files() {
     bench.run("compact --now").ok();
     assert_eq!(there(names[3]), (true, true), "retention keeps the decision");
     let text = bench.run_args(["forget", names[3], "--why", "asked"]).text();
-    assert!(text.contains("its frames had been dropped before"), "{text}");
+    assert!(text.contains("it had been dropped before"), "{text}");
     assert_eq!(there(names[3]), (false, false), "after retention");
     assert_eq!(there(names[4]), (true, true));
     bench.run("verify").ok();
+}
+
+/// Regression: a `forget` that was cut off after the drop, by a signal or a full disk, could not be repeated: "run ... was
+/// dropped". The bytes stayed until somebody compacted everything.
+#[test]
+fn forget_erases_a_run_that_was_dropped_and_not_compacted() {
+    let bench = CliBench::new();
+    let text = noise(9, 3000);
+    let store = annals::Store::open(bench.path(".annals")).unwrap();
+    let space = store.namespace("default").unwrap();
+    for name in ["cut off", "other"] {
+        let run = space.begin_run(annals::RunSpec::new(name)).unwrap();
+        let output = if name == "other" { noise(10, 3000) } else { text.clone() };
+        run.record(annals::Frame::new(annals::Component::Llm, "q", output)).unwrap();
+        run.end(annals::Status::Ok).unwrap();
+    }
+    space.drop_run("cut off", "forget", "gdpr").unwrap();
+    drop(space);
+    store.close().unwrap();
+    assert!(raw(&bench, &text[..64]), "the drop alone erases nothing");
+    let done = bench.run_args(["forget", "cut off", "--why", "gdpr"]);
+    assert!(done.code == 0, "{}", done.stderr);
+    assert!(!raw(&bench, &text[..64]) && raw(&bench, &noise(10, 3000)[..64]));
+    let again = bench.run_args(["forget", "cut off", "--why", "gdpr"]);
+    assert!(again.failed(4).contains("was dropped"));
+    bench.run("verify --all").ok();
 }

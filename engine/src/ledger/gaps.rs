@@ -66,15 +66,16 @@ pub struct Gap {
     pub name: Option<String>,
     /// Its namespace's name, if known.
     pub namespace: Option<String>,
-    /// Number of its recorded frames; 0 if no record and no tombstone of the run is left.
-    pub frames: u32,
+    /// Number of its recorded frames; `None` if no record and no tombstone of the run is left.
+    pub frames: Option<u32>,
     /// The reason for the gap: the tombstone's rule for a dropped run, else [`GapKind::rule`].
     pub rule: String,
     /// The reason given for dropping it; empty if none was given.
     pub why: String,
     /// The record that shows the gap.
     pub seqno: Seqno,
-    /// When that record was queued, nanoseconds since 1970-01-01 UTC.
+    /// When that record was queued, nanoseconds since 1970-01-01 UTC. If no record of the run is left, that was when the
+    /// last one was erased.
     pub time_ns: u64,
 }
 
@@ -155,7 +156,7 @@ fn gap_of_number(run: RunUid, kind: GapKind) -> Gap {
         run,
         name: None,
         namespace: None,
-        frames: 0,
+        frames: None,
         rule: kind.rule().to_owned(),
         why: why.to_owned(),
         seqno: Seqno(0),
@@ -175,7 +176,7 @@ fn gap_of_run(fields: RunFields) -> Option<(NamespaceId, Gap)> {
         run: fields.uid,
         name: Some(fields.name),
         namespace: None,
-        frames: fields.frames,
+        frames: Some(fields.frames),
         rule: kind.rule().to_owned(),
         why: String::new(),
         seqno: Seqno(0),
@@ -190,7 +191,7 @@ fn gap_of_tombstone(head: TombstoneHead) -> (NamespaceId, Gap) {
         run: head.run,
         name: None,
         namespace: None,
-        frames: head.frames,
+        frames: Some(head.frames),
         rule: head.rule,
         why: head.why,
         seqno: Seqno(0),

@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{RunUid, SegmentId, Seqno};
 use crate::log::queue::Durability;
 use crate::store::{Namespace, Store};
+use crate::trace::dropped_names;
 use crate::trace::dropping::DroppedParts;
 use crate::trace::model::check_text;
 use crate::trace::reader::{RunOrTombstone, find_run_or_tombstone};
@@ -135,8 +136,8 @@ impl Store {
 }
 
 impl Namespace {
-    /// Drops a run on request, and everything that belongs to it, the forks of its blame included. Of a run that retention
-    /// dropped earlier, it deletes what outlived it: the entries in memory. [`ForgottenRun::compact_options`] erases the bytes, and
+    /// Drops a run on request, and everything that belongs to it, the forks of its blame included. Of a run that was
+    /// dropped earlier, it deletes what outlived it: the entries in memory, and records that no compaction erased yet. [`ForgottenRun::compact_options`] erases the bytes, and
     /// [`Namespace::run_remnants`] tells where they remain.
     ///
     /// # Errors
@@ -157,7 +158,11 @@ impl Namespace {
         self.drop_orphans(&orphans, (FORGET, why), &mut parts)?;
         let DroppedParts { forks, mut deleted } = parts;
         let lasting = self.forget_lasting(run, &mut deleted)?;
-        let mut uids = [forks.as_slice(), &lasting].concat();
+        let unerased = match &dropped {
+            Ok(_) => Vec::new(),
+            Err(_) => self.unerased_runs(run)?,
+        };
+        let mut uids = [forks.as_slice(), &unerased, &lasting].concat();
         let blame_forks = u32::try_from(forks.len()).unwrap_or(u32::MAX);
         let run = match (dropped, uids.last()) {
             (Ok(dropped), _) => {
@@ -172,6 +177,34 @@ impl Namespace {
         };
         let deadlines = self.forget_deadlines(&deleted)?;
         Ok(ForgottenRun { run, blame_forks, uids, deleted, deadlines })
+    }
+
+    /// The dropped runs that may have had this name and of which records of their own are left. A drop that was cut off
+    /// before its compaction leaves some, and so does retention. Runs that were dropped in the same moment by the same
+    /// rule are among them, since no name of a dropped run is kept.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn unerased_runs(&self, run: &str) -> Result<Vec<RunUid>> {
+        let core = self.store.core();
+        let Some(named) = dropped_names::find(core, self.id, run)? else { return Ok(Vec::new()) };
+        let mut dropped = Vec::new();
+        self.dropped(&mut |one| {
+            if (one.dropped_ns, &one.rule, &one.why) == (named.dropped_ns, &named.rule, &named.why) {
+                dropped.push(one.uid);
+            }
+            Ok(())
+        })?;
+        let mut unerased = Vec::new();
+        for uid in dropped {
+            let shared = self.last_shared_frame(uid)?;
+            let _pin = core.pin();
+            let frames = core.index.scan_prefix(&run_keys::frames(uid), Seqno(u64::MAX))?;
+            if frames.iter().any(|hit| run_keys::last_number(&hit.key).is_some_and(|seq| seq > shared)) {
+                unerased.push(uid);
+            }
+        }
+        Ok(unerased)
     }
 
     /// Deletes the entries of deleted memories in the index of deadlines. Returns all that they ever had.

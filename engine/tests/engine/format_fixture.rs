@@ -323,7 +323,11 @@ fn the_store_of_format_2_says_what_was_dropped() {
     let store = Store::open_read_only(dir.path()).unwrap();
     let mut gaps = Vec::new();
     let dropped = |gap: Gap| {
-        gaps.extend((gap.kind == GapKind::Dropped).then_some((gap.rule, gap.why, gap.frames)));
+        gaps.extend((gap.kind == GapKind::Dropped).then_some((
+            gap.rule,
+            gap.why,
+            gap.frames.unwrap_or_default(),
+        )));
         Ok(())
     };
     store.gaps(&mut { dropped }).unwrap();

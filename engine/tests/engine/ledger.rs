@@ -124,8 +124,10 @@ fn gaps_are_replaced_and_abandoned_runs_in_the_order_of_the_log() {
     store.close().unwrap();
     let store = Store::open_read_only_with(dir.path().join("s"), process_durability_options()).unwrap();
     let gaps = all(&store);
-    let said: Vec<_> =
-        gaps.iter().map(|gap| (gap.kind, gap.name.as_deref().unwrap_or_default(), gap.frames)).collect();
+    let said: Vec<_> = gaps
+        .iter()
+        .map(|gap| (gap.kind, gap.name.as_deref().unwrap_or_default(), gap.frames.unwrap_or_default()))
+        .collect();
     assert_eq!(said, [(GapKind::Replaced, "again", 3), (GapKind::Abandoned, "cut", 4)]);
     assert!(gaps.iter().all(|gap| gap.namespace.as_deref() == Some("default") && gap.time_ns > 0));
     assert!(gaps[0].seqno < gaps[1].seqno && gaps[1].seqno <= store.seqno());

@@ -84,7 +84,7 @@ fn a_dropped_run_reads_as_gone_and_says_when_and_by_which_rule() {
             })
             .unwrap();
         let [gap] = gaps.try_into().unwrap();
-        assert_eq!((gap.kind, gap.run, gap.name, gap.frames), (GapKind::Dropped, gone.uid, None, 5));
+        assert_eq!((gap.kind, gap.run, gap.name, gap.frames), (GapKind::Dropped, gone.uid, None, Some(5)));
         assert_eq!((gap.rule.as_str(), gap.why.as_str()), ("normal", ""));
         assert_whole(store);
     });

@@ -80,4 +80,6 @@ pub use share::{
     AskOutcome, HolderWait, KeyChange, KeyRange, KeyScan, RecorderHost, Shared, SharedKeys, SharedRun,
     ask_daemon, ask_or_open, open_or_wait,
 };
-pub use witness::{WITNESS_BYTES_MAX, list_witnesses, only_of_another_store, write_witness};
+pub use witness::{
+    WITNESS_BYTES_MAX, list_witnesses, only_of_another_store, witness_inside_store, write_witness,
+};

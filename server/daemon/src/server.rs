@@ -23,6 +23,7 @@ use super::schedules::{follow, keep_backups, keep_witnesses, retain, sweep};
 use super::session::{ClientInfo, Daemon, Session};
 use super::tls::{PortProtocol, TlsPorts, TlsTaskStream};
 use crate::share::{Host, ListeningSocket, listen_at, listen_guarded};
+use crate::witness::witness_inside_store;
 use annals_proxy::program::{interrupted, terminated};
 
 /// Maximum number of worker threads: they share one lock.
@@ -83,6 +84,9 @@ pub fn serve(
     let places = serving.listen_addresses()?;
     let schedule = serving.schedule()?;
     let witnesses = serving.witness_schedule()?;
+    if let Some(inside) = witnesses.as_ref().and_then(|of| witness_inside_store(&of.folder, root)) {
+        return Err(ServeError::Refused(inside));
+    }
     let backups = serving.backup_schedule()?;
     let tls = serving.tls_files()?.map(|files| files.load()).transpose()?;
     let profiles = serving.profiles()?;

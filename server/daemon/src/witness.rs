@@ -62,12 +62,13 @@ pub(crate) fn contradicted_witness(folder: &Path, store: &Store) -> annals::Resu
         annals::Error::new(annals::ErrorKind::Unavailable, format!("{}: {error}", folder.display()))
     };
     let mut newest: Option<(PathBuf, Checkpoint)> = None;
-    let mut other = None;
+    let (mut other, mut malformed) = (None, None);
     for path in list_witnesses(folder).map_err(unreadable)? {
         let checkpoint = match read_witness(&path) {
             Ok(checkpoint) => checkpoint,
             Err(why) => {
                 tracing::warn!(file = %path.display(), %why, "a witness cannot be read and is not compared");
+                malformed = Some(format!("{}: {why}", path.display()));
                 continue;
             }
         };
@@ -79,10 +80,22 @@ pub(crate) fn contradicted_witness(folder: &Path, store: &Store) -> annals::Resu
         }
     }
     let Some((path, checkpoint)) = newest else {
-        return Ok(other.map(|other| only_of_another_store(folder, store.id(), other)));
+        let spoiled = malformed.map(|example| {
+            format!("no checkpoint in {} is readable; for example {example}", folder.display())
+        });
+        return Ok(other.map(|other| only_of_another_store(folder, store.id(), other)).or(spoiled));
     };
     let is_contradicted = !store.verify_against(&checkpoint)?.differences.is_empty();
     Ok(is_contradicted.then(|| format!("the store does not have the history that {} covers", path.display())))
+}
+
+/// The sentence for a folder that lies in the store whose checkpoints it gets; `None` if it does not.
+#[must_use]
+pub fn witness_inside_store(folder: &Path, store: &Path) -> Option<String> {
+    let (folder_there, store_there) = (folder.canonicalize().ok()?, store.canonicalize().ok()?);
+    folder_there.starts_with(store_there).then(|| {
+        format!("{} is in the store: whoever changes the store could change it, too", folder.display())
+    })
 }
 
 /// The sentence for a folder that has checkpoints, but none of this store.

@@ -364,7 +364,7 @@ fn gaps_are_tombstones(store: &Store) -> Result<(), String> {
     let mut gaps = Vec::new();
     let each = &mut |gap: annals::ledger::Gap| {
         if gap.kind == GapKind::Dropped {
-            gaps.push((gap.run, gap.frames, gap.rule));
+            gaps.push((gap.run, gap.frames.unwrap_or_default(), gap.rule));
         }
         Ok(())
     };
