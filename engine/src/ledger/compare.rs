@@ -12,7 +12,8 @@ use crate::log::ledger::{Frontier, LedgerNode};
 use crate::log::open::find;
 use crate::store::Store;
 use crate::trace::RunPart;
-use crate::trace::census::{FORGED, LogCensus};
+use crate::trace::census::LogCensus;
+use crate::trace::erasure_report::FORGED;
 
 /// The result of comparing a store with a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

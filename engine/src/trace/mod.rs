@@ -8,6 +8,7 @@ pub(crate) mod census;
 pub(crate) mod chain;
 pub(crate) mod dropped_names;
 pub(crate) mod dropping;
+pub(crate) mod erasure_report;
 pub(crate) mod flags;
 pub(crate) mod frame_cache;
 pub(crate) mod frames;
@@ -34,8 +35,8 @@ pub(crate) use belongings::DeletedKey;
 pub use belongings::{DropHold, RunBelonging};
 pub use blame_forks::BLAME_TAG;
 pub use builders::{LlmFrame, ToolFrame};
-pub use census::{ErasureReport, UnexplainedErasure, run_numbers};
 pub use dropping::{DroppedRun, Pin};
+pub use erasure_report::{ErasureReport, UnexplainedErasure, run_numbers};
 pub use flags::Flag;
 pub use model::{
     Component, ForkPoint, Frame, FrameInput, INGESTED_TAG, REDACTED_TAG, RUN_NAME_BYTES_MAX, RunInfo,

@@ -14,7 +14,7 @@ use crate::log::writer_lock::{StoreLock, keep_writers_out};
 use crate::replay::record_check::{INDEX_DIFFERS, TABLE_DAMAGED, remedy};
 use crate::replay::{TailReport, VerifyReport};
 use crate::store::Store;
-use crate::trace::census::{ERASED, FORGED};
+use crate::trace::erasure_report::{ERASED, FORGED};
 use crate::upkeep::directory::inspect_directory;
 use crate::upkeep::salvage::salvage;
 use annals_store::kv::core::Options;

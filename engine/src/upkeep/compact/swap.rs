@@ -11,7 +11,8 @@ use crate::log::manifest::SegmentEntry;
 use crate::log::rewrite::RewrittenSegment;
 use crate::log::segments::{Segment, read_lock};
 use crate::log::ticket::WriteFailure;
-use crate::trace::census::{ERASED, commit_statements, stated_spans};
+use crate::trace::census::{commit_statements, stated_spans};
+use crate::trace::erasure_report::ERASED;
 use annals_store::kv::core::Core;
 use annals_store::kv::index::{CompactionBase, RebuiltTable};
 
