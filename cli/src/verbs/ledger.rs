@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use annals::StoreId;
-use annals::ledger::{Checkpoint, Signature};
+use annals::ledger::{Checkpoint, ErasureReport, Signature};
 use annals_proof::{BodyClaim, CheckpointAgreement, PrivateKey, ProofClaim, ProofVerdict, PublicKey};
 use annals_server::{
     WITNESS_BYTES_MAX, list_witnesses, only_of_another_store, witness_inside_store, write_witness,
@@ -207,7 +207,7 @@ fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     let problems = erasures.problems();
     // What nothing explains is named below.
     if erasures.content > 0 && problems.is_empty() {
-        print_erased(erasures.content, out)?;
+        print_erased(&erasures, out)?;
     }
     for what in &problems {
         match out.json {
@@ -230,13 +230,21 @@ fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
 }
 
 /// Says how much compactions erased: the values of forgotten keys are among it.
-fn print_erased(records: u64, out: &mut CliOutput) -> CliResult<()> {
+fn print_erased(erasures: &ErasureReport, out: &mut CliOutput) -> CliResult<()> {
+    let ErasureReport { content, compactions, compacted_ns, .. } = *erasures;
     if out.json {
-        return out.object(&json!({ "what": "erased", "records": records }));
+        return out.object(&json!({
+            "what": "erased", "records": content, "compactions": compactions, "compacted_ns": compacted_ns,
+        }));
     }
-    let records = plural(records, "record");
+    let when = match compactions {
+        0 => String::new(),
+        1 => format!(", by a compaction on {}", time(compacted_ns)),
+        some => format!(", by {} compactions, the last one on {}", count(some), time(compacted_ns)),
+    };
     out.line(format_args!(
-        "erased: {records} of superseded, deleted or forgotten keys, or of runs that are gone"
+        "erased: {} of superseded, deleted or forgotten keys, or of runs that are gone{when}",
+        plural(content, "record")
     ))
 }
 

@@ -101,14 +101,17 @@ impl Store {
             for_each_checked_record(leaf.batch, leaf.segment.salt, |_, seqno, record| {
                 let head = || LogicalBody::of(&record).map(|logical| logical.head);
                 let said = match kind_of(&record)? {
-                    Some(kinds::RUN) => gap_of_run(RunHead::parse(head()?)?.fields),
+                    Some(kinds::RUN) => {
+                        let fields = RunHead::parse(head()?)?.fields;
+                        let ended_ns = fields.ended_ns;
+                        // A run that its recorder took up again has no gap there.
+                        gap_of_run(fields).filter(|(id, gap)| {
+                            gap.kind != GapKind::Abandoned || is_still_abandoned(core, *id, gap.run, ended_ns)
+                        })
+                    }
                     Some(kinds::TOMBSTONE) => Some(gap_of_tombstone(TombstoneHead::parse(head()?)?)),
                     _ => None,
                 };
-                // A run that its recorder took up again has no gap there.
-                let said = said.filter(|(id, gap)| {
-                    gap.kind != GapKind::Abandoned || is_still_abandoned(core, *id, gap.run)
-                });
                 if kind_of(&record)? == Some(RecordKind::Erasure) {
                     let head = ErasureHead::parse(head()?)?;
                     let kind = match head.rule {
@@ -135,10 +138,12 @@ impl Store {
     }
 }
 
-/// Whether a run's newest record says that it is abandoned, or the run has none any more.
-fn is_still_abandoned(core: &Arc<Core>, namespace: NamespaceId, run: RunUid) -> bool {
+/// Whether a run's newest record says that it was abandoned at this time, or the run has none any more.
+fn is_still_abandoned(core: &Arc<Core>, namespace: NamespaceId, run: RunUid, ended_ns: u64) -> bool {
     let newest = run_record(core, namespace, run).ok().flatten();
-    newest.is_none_or(|(head, _)| head.fields.status == Status::Abandoned.code())
+    newest.is_none_or(|(head, _)| {
+        head.fields.status == Status::Abandoned.code() && head.fields.ended_ns == ended_ns
+    })
 }
 
 fn kind_of(record: &RawRecord<'_>) -> std::result::Result<Option<RecordKind>, CodecError> {

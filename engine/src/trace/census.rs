@@ -83,6 +83,8 @@ pub(crate) struct LogCensus {
     erased_content: u64,
     open: Option<OpenSpan>,
     rewritten: Vec<RewrittenSpan>,
+    compactions: u64,
+    compacted_ns: u64,
     /// The oldest statement of each span.
     stated: HashMap<ErasedSpan, StatedSpan>,
     recorded: RunNumbers,
@@ -190,6 +192,10 @@ impl LogCensus {
     }
 
     fn add_statement(&mut self, seqno: Seqno, head: ErasureHead) {
+        if head.rule == ErasureRule::Compaction {
+            self.compactions += 1;
+            self.compacted_ns = self.compacted_ns.max(head.time_ns);
+        }
         for span in head.spans {
             self.stated.entry(span).or_insert(StatedSpan { seqno, rule: head.rule });
         }
@@ -232,6 +238,8 @@ impl LogCensus {
         let mut report = ErasureReport {
             records: self.all_erased,
             content: self.erased_content,
+            compactions: self.compactions,
+            compacted_ns: self.compacted_ns,
             ..ErasureReport::default()
         };
         let mut unexplained = Vec::new();

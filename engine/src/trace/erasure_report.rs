@@ -29,6 +29,11 @@ pub struct ErasureReport {
     pub records: u64,
     /// Of those, content: versions of keys and records of runs that nothing needs any more, or that were forgotten.
     pub content: u64,
+    /// Number of compactions that the ledger says erased something, and the time of the last one, nanoseconds since
+    /// 1970-01-01 UTC.
+    pub compactions: u64,
+    /// See `compactions`; 0 if there was none.
+    pub compacted_ns: u64,
     /// Erased records that no statement in the ledger explains.
     pub unexplained: Vec<UnexplainedErasure>,
     /// Number of log files with records that were erased before format 4. Whether that was a compaction cannot be
