@@ -36,7 +36,7 @@ pub(crate) fn put_right(json: &[u8]) -> Option<Vec<u8>> {
             living.as_array()?.iter().map(|count| Some(format!(" {}", count.as_u64()?))).collect();
         lines += &format!("living_by_mark{}\n", counts?);
     }
-    for name in ["tombstones", "run_span"] {
+    for name in ["permanent", "run_span"] {
         lines += &number(checkpoint, name).map(|count| format!("{name} {count}\n")).unwrap_or_default();
     }
     for part in checkpoint.get("run_parts").and_then(Value::as_array).into_iter().flatten() {

@@ -54,8 +54,8 @@ pub struct CheckedCounts {
 pub struct CheckedParts {
     /// Logical records that existed, by mark.
     pub living_by_mark: Vec<u64>,
-    /// Tombstones and statements of erasures.
-    pub tombstones: u64,
+    /// Tombstones, statements of erasures, and definitions of namespaces and keyspaces.
+    pub permanent: u64,
     /// How many run numbers a part has.
     pub run_span: u64,
     /// The parts with a record, ascending.
@@ -120,7 +120,7 @@ pub(crate) struct CheckpointInput {
     #[serde(default, deserialize_with = "deserialize_non_null")]
     living_by_mark: Option<Vec<u64>>,
     #[serde(default, deserialize_with = "deserialize_non_null")]
-    tombstones: Option<u64>,
+    permanent: Option<u64>,
     #[serde(default, deserialize_with = "deserialize_non_null")]
     run_span: Option<u64>,
     #[serde(default, deserialize_with = "deserialize_non_null")]
@@ -181,9 +181,9 @@ impl CheckedCheckpoint {
             (None, None, None, None, None) => None,
             _ => return Err(wrong_fields()),
         };
-        let parts = match (read.living_by_mark, read.tombstones, read.run_span, read.run_parts) {
-            (Some(living_by_mark), Some(tombstones), Some(run_span), Some(runs)) => {
-                Some(CheckedParts { living_by_mark, tombstones, run_span, runs })
+        let parts = match (read.living_by_mark, read.permanent, read.run_span, read.run_parts) {
+            (Some(living_by_mark), Some(permanent), Some(run_span), Some(runs)) => {
+                Some(CheckedParts { living_by_mark, permanent, run_span, runs })
             }
             (None, None, None, None) => None,
             _ => return Err(wrong_fields()),
@@ -266,9 +266,9 @@ impl CheckedCheckpoint {
 
     fn check_parts(&self) -> Result<(), ProofError> {
         let (Some(counts), Some(parts)) = (&self.counts, &self.parts) else { return Ok(()) };
-        let CheckedParts { living_by_mark, tombstones, run_span, runs } = parts;
+        let CheckedParts { living_by_mark, permanent, run_span, runs } = parts;
         let own = |part: &CheckedRunPart| [part.records, part.dropped, part.snapshots];
-        let of_runs = runs.iter().flat_map(own).try_fold(*tombstones, u64::checked_add);
+        let of_runs = runs.iter().flat_map(own).try_fold(*permanent, u64::checked_add);
         let begins_later = |pair: &[CheckedRunPart]| pair[0].first < pair[1].first;
         match run_span.is_power_of_two()
             && runs.len() <= 256
@@ -308,7 +308,7 @@ impl CheckedCheckpoint {
         if let Some(parts) = &self.parts {
             let living: String = parts.living_by_mark.iter().map(|count| format!(" {count}")).collect();
             lines.push(format!("living_by_mark{living}"));
-            lines.push(format!("tombstones {}", parts.tombstones));
+            lines.push(format!("permanent {}", parts.permanent));
             lines.push(format!("run_span {}", parts.run_span));
             for CheckedRunPart { first, records, dropped, snapshots } in &parts.runs {
                 lines.push(format!("runs {first} {records} {dropped} {snapshots}"));

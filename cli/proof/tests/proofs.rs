@@ -305,7 +305,7 @@ fn wrong_marks_are_refused_by_both_readers() {
     };
     refused(&|c| parts(c, &|parts| parts.living_by_mark[0] += 1));
     refused(&|c| parts(c, &|parts| parts.living_by_mark.push(0)));
-    refused(&|c| parts(c, &|parts| parts.tombstones = u64::MAX));
+    refused(&|c| parts(c, &|parts| parts.permanent = u64::MAX));
     refused(&|c| parts(c, &|parts| parts.run_span = 0));
     refused(&|c| parts(c, &|parts| parts.run_span = 3));
     refused(&|c| parts(c, &|parts| parts.run_span = 1 << 63));

@@ -87,7 +87,7 @@ impl StoreAccess {
     /// Drops a run at once, and erases its bytes. Returns the report of the compaction as JSON.
     pub(crate) fn forget(&self, run: &str, why: &str) -> CliResult<String> {
         let space = self.namespace()?;
-        let forgotten = space.forget(run, why).map_err(engine_failure)?;
+        let forgotten = space.forget_to_erase(run, why).map_err(engine_failure)?;
         annals_server::forget_answers(&space, run).map_err(engine_failure)?;
         let erased = annals_server::erase_run(&space, &forgotten, CompactOptions::default());
         erased.map_err(|error| {

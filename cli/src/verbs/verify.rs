@@ -301,7 +301,7 @@ fn print_difference(
             false,
             "erased",
             format_args!(
-                ": {} of {} tombstones and statements of erasures",
+                ": {} of {} tombstones, statements of erasures and definitions of namespaces",
                 count(expected.saturating_sub(*found)),
                 count(*expected)
             ),

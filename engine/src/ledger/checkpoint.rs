@@ -63,8 +63,8 @@ pub struct RecordCounts {
 pub struct PartCounts {
     /// Logical records that existed, by mark.
     pub living_by_mark: Vec<u64>,
-    /// Tombstones and statements of erasures: nothing erases one.
-    pub tombstones: u64,
+    /// Records that nothing erases: tombstones, statements of erasures, and definitions of namespaces and keyspaces.
+    pub permanent: u64,
     /// How many run numbers a part has: the least power of two that gives at most 256 parts with a record.
     pub run_span: u64,
     /// Those parts, ascending.
@@ -75,7 +75,7 @@ impl PartCounts {
     /// Whether they agree with each other and with the checkpoint's other counts.
     fn agrees_with(&self, counts: &RecordCounts, marks: usize) -> bool {
         let mut next = 0;
-        let mut records = Some(self.tombstones);
+        let mut records = Some(self.permanent);
         for part in &self.runs {
             let own = sum(&[part.records, part.dropped, part.snapshots]);
             if part.first < next || !part.first.is_multiple_of(self.run_span) || own == Some(0) {
@@ -132,12 +132,12 @@ impl Checkpoint {
             let _ = writeln!(text, "living {living}\nerased {erased}\nerased_leaves {erased_leaves}");
             let _ = writeln!(text, "runs {runs}\nlast_run {last_run}");
         }
-        if let Some(PartCounts { living_by_mark, tombstones, run_span, runs }) = &self.parts {
+        if let Some(PartCounts { living_by_mark, permanent, run_span, runs }) = &self.parts {
             let _ = write!(text, "living_by_mark");
             for count in living_by_mark {
                 let _ = write!(text, " {count}");
             }
-            let _ = writeln!(text, "\ntombstones {tombstones}\nrun_span {run_span}");
+            let _ = writeln!(text, "\npermanent {permanent}\nrun_span {run_span}");
             for RunPart { first, records, dropped, snapshots } in runs {
                 let _ = writeln!(text, "runs {first} {records} {dropped} {snapshots}");
             }
@@ -281,7 +281,7 @@ impl CheckpointBuilder {
         let living_by_mark = ends.zip(&self.living_before).map(|(end, begin)| end - begin).collect();
         let run_span = census.run_records.part_span();
         let runs = census.run_records.parts(run_span);
-        let parts = PartCounts { living_by_mark, tombstones: census.permanent, run_span, runs };
+        let parts = PartCounts { living_by_mark, permanent: census.permanent, run_span, runs };
         self.counts = Some((counts, parts));
     }
 

@@ -334,7 +334,7 @@ impl RunChecker {
                 back.push((runs, more));
             }
         }
-        Some(Self { lost, back, tombstones: (parts.tombstones, census.permanent) })
+        Some(Self { lost, back, tombstones: (parts.permanent, census.permanent) })
     }
 
     /// Whether the checkpoint's leaves alone show a difference.

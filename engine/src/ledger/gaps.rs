@@ -97,7 +97,7 @@ impl Store {
         let (found, state) = open_log(core)?;
         let mut walked = walk(&*core.schema, &found, state.ledger.leaves, &mut |visit| {
             let Visit::Leaf(leaf) = visit else { return Ok(()) };
-            let mut gaps = Vec::new();
+            let (mut gaps, mut numbers) = (Vec::new(), Vec::new());
             for_each_checked_record(leaf.batch, leaf.segment.salt, |_, seqno, record| {
                 let head = || LogicalBody::of(&record).map(|logical| logical.head);
                 let said = match kind_of(&record)? {
@@ -119,11 +119,7 @@ impl Store {
                         ErasureRule::Unused => Some(GapKind::Unused),
                         ErasureRule::BeforeFormat4 => None,
                     };
-                    let runs = head.runs.into_iter().flatten();
-                    gaps.extend(runs.zip(std::iter::repeat(kind)).filter_map(|(run, kind)| {
-                        let time_ns = leaf.batch.header.time_ns;
-                        Some(Gap { seqno, time_ns, ..gap_of_number(RunUid(run), kind?) })
-                    }));
+                    numbers.extend(kind.map(|kind| (seqno, kind, head.runs)));
                 }
                 gaps.extend(said.map(|(id, gap)| {
                     let namespace = namespace(id);
@@ -132,7 +128,15 @@ impl Store {
                 Ok(())
             })
             .map_err(|e| Error::damaged(&leaf.segment.path, leaf.batch.offset, e))?;
-            gaps.into_iter().try_for_each(&mut *each)
+            gaps.into_iter().try_for_each(&mut *each)?;
+            // A forged statement names up to a million numbers in few bytes, so they are not kept.
+            let time_ns = leaf.batch.header.time_ns;
+            for (seqno, kind, runs) in numbers {
+                for run in runs.into_iter().flatten() {
+                    each(Gap { seqno, time_ns, ..gap_of_number(RunUid(run), kind) })?;
+                }
+            }
+            Ok(())
         })?;
         walked.census.finish(&*core.schema, &found)
     }

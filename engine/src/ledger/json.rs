@@ -30,7 +30,7 @@ pub(super) struct CheckpointJson {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     living_by_mark: Option<Vec<u64>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    tombstones: Option<u64>,
+    permanent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     run_span: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -84,7 +84,7 @@ impl CheckpointJson {
             runs: counts.map(|counts| counts.runs),
             last_run: counts.map(|counts| counts.last_run),
             living_by_mark: parts.map(|parts| parts.living_by_mark.clone()),
-            tombstones: parts.map(|parts| parts.tombstones),
+            permanent: parts.map(|parts| parts.permanent),
             run_span: parts.map(|parts| parts.run_span),
             run_parts: parts.map(|parts| {
                 let each = parts.runs.iter().map(|part| {
@@ -137,8 +137,8 @@ impl Checkpoint {
             (None, None, None, None, None) => None,
             _ => return Err(wrong("its fields are not those of its version".into())),
         };
-        let parts = match (read.living_by_mark, read.tombstones, read.run_span, read.run_parts) {
-            (Some(living_by_mark), Some(tombstones), Some(run_span), Some(runs)) => {
+        let parts = match (read.living_by_mark, read.permanent, read.run_span, read.run_parts) {
+            (Some(living_by_mark), Some(permanent), Some(run_span), Some(runs)) => {
                 let part = |RunPartJson { first, records, dropped, snapshots }| RunPart {
                     first,
                     records,
@@ -146,7 +146,7 @@ impl Checkpoint {
                     snapshots,
                 };
                 let runs = runs.into_iter().map(part).collect();
-                Some(PartCounts { living_by_mark, tombstones, run_span, runs })
+                Some(PartCounts { living_by_mark, permanent, run_span, runs })
             }
             (None, None, None, None) => None,
             _ => return Err(wrong("its fields are not those of its version".into())),

@@ -25,11 +25,11 @@ use crate::log::ledger::LedgerNode;
 use crate::log::manifest::{FORMAT, FORMAT_UNSTATED};
 use crate::log::open::{FoundLog, find};
 use crate::log::queue::Durability;
-use crate::log::record::{LogicalBody, RecordKind, SpaceHead};
+use crate::log::record::{FIRST_FREE_SPACE, LogicalBody, RecordKind, SpaceHead};
 use crate::log::scan::scan_states;
 use crate::log::segments::{Segment, read_lock};
 use crate::trace::erasure_report::{ErasureReport, UnexplainedErasure, count_of};
-use crate::trace::heads::{FrameHead, RunHead, SnapshotHead, TombstoneHead};
+use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
 use crate::trace::run_records::RunRecordCensus;
 use crate::trace::{kinds, run_keys};
 use annals_store::kv::core::Core;
@@ -74,7 +74,7 @@ pub(crate) struct LogCensus {
     leaves: u64,
     /// Logical records of the counted leaves that exist.
     pub(crate) living: u64,
-    /// Those of them that nothing erases: tombstones and statements.
+    /// Those of them that nothing erases: tombstones, statements, and definitions of namespaces and keyspaces.
     pub(crate) permanent: u64,
     /// Erased seqnos before the end of the counted leaves, and leaves without a record.
     pub(crate) erased: u64,
@@ -98,6 +98,7 @@ pub(crate) struct LogCensus {
     next_run: u64,
     /// Definitions of namespaces and keyspaces.
     spaces: HashMap<u32, SpaceHead>,
+    space_names: HashMap<(Option<u32>, String), u32>,
     renamed: BTreeSet<u32>,
 }
 
@@ -168,7 +169,11 @@ impl LogCensus {
                     self.add_statement(seqno, ErasureHead::parse(head)?);
                     permanent += 1;
                 }
-                RecordKind::Space => self.add_space(head)?,
+                kinds::FRAME_PART => self.run_records.add_part(PartHead::peek(head)?.0),
+                RecordKind::Space => {
+                    self.add_space(head)?;
+                    permanent += 1;
+                }
                 _ => {}
             }
             Ok(())
@@ -210,15 +215,16 @@ impl LogCensus {
         runs.ranges.extend(head.runs);
     }
 
-    /// A namespace or keyspace keeps its definition.
+    /// A namespace or keyspace keeps its definition, and its name is that of one.
     fn add_space(&mut self, head: &[u8]) -> std::result::Result<(), CodecError> {
         let space: SpaceHead = crate::codec::decode(head)?;
-        let id = match &space {
-            SpaceHead::Namespace { id, .. } => id.0,
-            SpaceHead::Keyspace { id, .. } => *id,
+        let (id, name) = match &space {
+            SpaceHead::Namespace { id, name } => (id.0, (None, name.clone())),
+            SpaceHead::Keyspace { id, namespace, name, .. } => (*id, (Some(namespace.0), name.clone())),
         };
+        let named = *self.space_names.entry(name).or_insert(id);
         let first = self.spaces.entry(id).or_insert_with(|| space.clone());
-        if *first != space {
+        if *first != space || named != id || id < FIRST_FREE_SPACE {
             self.renamed.insert(id);
         }
         Ok(())

@@ -55,7 +55,7 @@ pub struct ErasureReport {
     pub changed_runs: Vec<Range<u64>>,
     /// Runs that took the name of a living run.
     pub namesakes: Vec<Range<u64>>,
-    /// Numbers of namespaces and keyspaces with two definitions.
+    /// Numbers of namespaces and keyspaces with two definitions, with the name of another one, or that no writer gives.
     pub renamed_spaces: Vec<u32>,
     /// The store was closed cleanly in this format, so numbers that were taken and not used are stated. A missing
     /// run was then removed. Else a missing run may still begin, or the next opening for writing states it.
@@ -94,7 +94,7 @@ impl ErasureReport {
             all.push(format!("{FORGED}: of {runs} under the name of another living run"));
         }
         for space in &self.renamed_spaces {
-            all.push(format!("{FORGED}: a second definition of namespace or keyspace {space}"));
+            all.push(format!("{FORGED}: a definition of namespace or keyspace {space} beside another one"));
         }
         all
     }

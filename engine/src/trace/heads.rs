@@ -163,6 +163,11 @@ impl PartHead {
         out
     }
 
+    /// Run of a part, from the front of its head.
+    pub(crate) fn peek(head: &[u8]) -> Result<RunUid, CodecError> {
+        ByteReader::new(head, "frame part head").varint().map(RunUid)
+    }
+
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
         let mut r = ByteReader::new(head, "frame part head");
         let head = Self {

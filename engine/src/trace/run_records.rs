@@ -8,7 +8,8 @@
 //! - A run's life ends with its tombstone, with a record that says it was replaced, or with a statement that its last
 //!   record was erased. No record of the run comes after the end of its life, and none that begins or ends it is left
 //!   when such a statement is made without the one or the other.
-//! - A name is that of one living run.
+//! - A name is that of one living run. A run keeps its name, its parent and the time of its beginning, and an end names
+//!   all frames before it.
 //!
 //! Memory holds a few words for each run, and for each 64 frames of runs that have not ended for good.
 
@@ -134,12 +135,35 @@ impl NumbersOfRuns {
         *self.bits.entry((run, number / 64)).or_default() |= 1 << (number % 64);
     }
 
+    /// The greatest number of a run; 0 if it has none.
+    fn last(&self, run: u64) -> u32 {
+        let last = self.bits.range((run, 0)..=(run, u32::MAX)).next_back();
+        last.map_or(0, |((_, word), bits)| word * 64 + (63 - bits.leading_zeros()))
+    }
+
     fn forget(&mut self, run: u64) {
         while let Some((key, _)) = self.bits.range((run, 0)..=(run, u32::MAX)).next() {
             let key = *key;
             self.bits.remove(&key);
         }
     }
+}
+
+/// Hashes of a run's name in its namespace, and of what does not change in its life.
+fn hashes(fields: &RunFields) -> (u64, u64) {
+    let mut hasher = blake3::Hasher::new();
+    let front = |hasher: &blake3::Hasher| {
+        let mut front = [0; 8];
+        hasher.finalize_xof().fill(&mut front);
+        u64::from_le_bytes(front)
+    };
+    hasher.update(&fields.namespace.0.to_le_bytes()).update(fields.name.as_bytes());
+    let name = front(&hasher);
+    hasher.update(&fields.started_ns.to_le_bytes());
+    if let Some((parent, shared, at)) = fields.parent {
+        hasher.update(&parent.0.to_le_bytes()).update(&shared.to_le_bytes()).update(&at.to_le_bytes());
+    }
+    (name, front(&hasher))
 }
 
 /// What a part of the run numbers has. A *record of a run* is here a whole frame, or the record that ends a run for
@@ -171,13 +195,18 @@ pub(crate) struct RunRecordCensus {
     stated: RangeSet,
     /// Those, and others that statements name.
     named: RangeSet,
+    /// Runs with a tombstone.
+    dropped_once: RangeSet,
     /// Runs with a record of their own.
     begun: RangeSet,
     /// Runs that ended for good.
     finished: RangeSet,
-    /// Whole frames and stored snapshots of runs that have not ended for good.
+    /// Whole and begun frames, and stored snapshots, of runs that have not ended for good.
     whole: NumbersOfRuns,
+    opened: NumbersOfRuns,
     states: NumbersOfRuns,
+    /// What stays the same in all records of a living run: a hash of it.
+    identities: HashMap<u64, u64>,
     /// Living runs by a hash of their namespace and name.
     names: HashMap<u64, u64>,
     /// Runs with a record after the end of their life.
@@ -193,10 +222,14 @@ impl RunRecordCensus {
         let dropped = self.has_ended(run);
         if dropped {
             self.revived.insert_one(run);
-        } else if self.finished.contains(run) || self.whole.has(run, seq) {
+        } else if self.finished.contains(run) || self.whole.has(run, seq) || open && self.opened.has(run, seq)
+        {
             self.changed.insert_one(run);
         }
         if open {
+            if !dropped && !self.finished.contains(run) {
+                self.opened.insert(run, seq);
+            }
             return;
         }
         if dropped {
@@ -206,6 +239,15 @@ impl RunRecordCensus {
             if !self.finished.contains(run) {
                 self.whole.insert(run, seq);
             }
+        }
+    }
+
+    /// A part of a frame's output.
+    pub(crate) fn add_part(&mut self, run: u64) {
+        if self.has_ended(run) {
+            self.revived.insert_one(run);
+        } else if self.finished.contains(run) {
+            self.changed.insert_one(run);
         }
     }
 
@@ -225,43 +267,50 @@ impl RunRecordCensus {
     pub(crate) fn add_run(&mut self, fields: &RunFields) {
         let run = fields.uid.0;
         let is_open = fields.status == Status::Open.code();
+        let (name, identity) = hashes(fields);
+        if self.identities.get(&run).is_some_and(|known| *known != identity) {
+            self.changed.insert_one(run);
+        }
+        let holder = self.names.get(&name).filter(|holder| **holder != run && !self.has_ended(**holder));
+        if holder.is_some() {
+            self.namesakes.insert_one(run);
+        }
         if fields.gone {
+            // A run is replaced once, and not after it was dropped.
+            if self.has_ended(run) {
+                self.revived.insert_one(run);
+            }
             // The number of frames is that of an end.
             let shared = fields.parent.map_or(0, |(_, shared, _)| shared);
             self.end(run, if is_open { u32::MAX } else { fields.frames.saturating_sub(shared) });
             return;
         }
+        let last = self.whole.last(run).max(self.opened.last(run));
         if self.has_ended(run) {
             self.revived.insert_one(run);
-        } else if self.finished.contains(run) {
+        } else if self.finished.contains(run) || !is_open && fields.frames < last {
             self.changed.insert_one(run);
         }
         self.begun.insert_one(run);
-        self.take_name(fields);
+        self.names.insert(name, run);
+        if !self.has_ended(run) {
+            self.identities.insert(run, identity);
+        }
         if is_open || fields.status == Status::Abandoned.code() {
             return;
         }
         self.finished.insert_one(run);
-        self.whole.forget(run);
-        self.states.forget(run);
+        self.forget_frames(run);
         if self.has_ended(run) { self.dropped.add(run, 1) } else { self.living.add(run, 1) }
     }
 
-    fn take_name(&mut self, fields: &RunFields) {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&fields.namespace.0.to_le_bytes()).update(fields.name.as_bytes());
-        let mut front = [0; 8];
-        hasher.finalize_xof().fill(&mut front);
-        let run = fields.uid.0;
-        let before = self.names.insert(u64::from_le_bytes(front), run);
-        if before.is_some_and(|before| before != run && !self.has_ended(before)) {
-            self.namesakes.insert_one(run);
-        }
-    }
-
     pub(crate) fn add_tombstone(&mut self, head: &TombstoneHead) {
-        let shared = head.parent.map_or(0, |(_, shared, _)| shared);
-        self.end(head.run.0, head.frames.saturating_sub(shared));
+        let (run, shared) = (head.run.0, head.parent.map_or(0, |(_, shared, _)| shared));
+        if self.dropped_once.contains(run) {
+            self.revived.insert_one(run);
+        }
+        self.dropped_once.insert_one(run);
+        self.end(run, head.frames.saturating_sub(shared));
     }
 
     /// A run's life ends; it had at most this many frames of its own.
@@ -305,7 +354,14 @@ impl RunRecordCensus {
         if records > 0 {
             self.dropped.add(run, records);
         }
+        self.forget_frames(run);
+        self.identities.remove(&run);
+    }
+
+    /// Of a run that is over, no frame is expected.
+    fn forget_frames(&mut self, run: u64) {
         self.whole.forget(run);
+        self.opened.forget(run);
         self.states.forget(run);
     }
 
@@ -448,12 +504,20 @@ mod tests {
         let mut census = finished();
         census.add_frame(7, 4, true);
         census.add_frame(7, 4, false);
-        census.add_run(&fields(7, "a", Status::Abandoned));
+        census.add_part(7);
+        let abandoned = RunFields { frames: 4, ..fields(7, "a", Status::Abandoned) };
+        census.add_run(&abandoned);
         census.add_run(&fields(7, "a", Status::Open));
-        census.add_run(&fields(7, "a", Status::Failed));
+        census.add_run(&RunFields { status: Status::Failed.code(), ..abandoned });
         assert_eq!(faults(&census), [vec![], vec![], vec![]]);
         type Change = fn(&mut RunRecordCensus);
-        let before: [Change; 3] = [
+        let before: [Change; 7] = [
+            |census| census.add_run(&RunFields { frames: 2, ..fields(7, "a", Status::Abandoned) }),
+            |census| census.add_run(&fields(7, "b", Status::Open)),
+            |census| census.add_run(&RunFields { started_ns: 2, ..fields(7, "a", Status::Open) }),
+            |census| {
+                census.add_run(&RunFields { parent: Some((RunUid(1), 1, 1)), ..fields(7, "a", Status::Open) })
+            },
             |census| census.add_frame(7, 2, false),
             |census| census.add_frame(7, 2, true),
             |census| census.add_snapshot(7, 2),
@@ -463,7 +527,8 @@ mod tests {
             change(&mut census);
             assert_eq!(faults(&census), [vec![], one(7), vec![]]);
         }
-        let after: [Change; 4] = [
+        let after: [Change; 5] = [
+            |census| census.add_part(7),
             |census| census.add_frame(7, 4, false),
             |census| census.add_snapshot(7, 3),
             |census| census.add_run(&fields(7, "a", Status::Ok)),
@@ -503,5 +568,8 @@ mod tests {
         assert_eq!(faults(&census), [vec![], vec![], vec![]]);
         census.add_run(&fields(4, "b", Status::Open));
         assert_eq!(faults(&census), [vec![], vec![], one(4)]);
+        // A number that never was ends the name of a living run.
+        census.add_run(&RunFields { gone: true, ..fields(9, "a", Status::Ok) });
+        assert_eq!(faults(&census), [vec![], vec![], vec![4..5, 9..10]]);
     }
 }

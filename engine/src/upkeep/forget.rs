@@ -137,12 +137,26 @@ impl Store {
 
 impl Namespace {
     /// Drops a run on request, and everything that belongs to it, the forks of its blame included. Of a run that was
-    /// dropped earlier, it deletes what outlived it: the entries in memory, and records that no compaction erased yet. [`ForgottenRun::compact_options`] erases the bytes, and
-    /// [`Namespace::run_remnants`] tells where they remain.
+    /// dropped earlier, it deletes what outlived it: the entries in memory. [`ForgottenRun::compact_options`] erases the
+    /// bytes, and [`Namespace::run_remnants`] tells where they remain.
     ///
     /// # Errors
     /// As [`Namespace::drop_run`]; `Gone` if nothing outlived the run; `Invalid` without a reason.
     pub fn forget(&self, run: &str, why: &str) -> Result<ForgottenRun> {
+        self.forget_with(run, why, false)
+    }
+
+    /// As [`Namespace::forget`], for a caller that erases the bytes next. Records of a run that was dropped earlier and
+    /// that no compaction erased outlive it, too: a drop that was cut off before its compaction leaves some, and so does
+    /// retention.
+    ///
+    /// # Errors
+    /// As [`Namespace::forget`].
+    pub fn forget_to_erase(&self, run: &str, why: &str) -> Result<ForgottenRun> {
+        self.forget_with(run, why, true)
+    }
+
+    fn forget_with(&self, run: &str, why: &str, erases: bool) -> Result<ForgottenRun> {
         if why.trim().is_empty() {
             return Err(Error::invalid("give the reason for forgetting the run: the ledger records it"));
         }
@@ -159,8 +173,8 @@ impl Namespace {
         let DroppedParts { forks, mut deleted } = parts;
         let lasting = self.forget_lasting(run, &mut deleted)?;
         let unerased = match &dropped {
-            Ok(_) => Vec::new(),
-            Err(_) => self.unerased_runs(run)?,
+            Err(_) if erases => self.unerased_runs(run)?,
+            _ => Vec::new(),
         };
         let mut uids = [forks.as_slice(), &unerased, &lasting].concat();
         let blame_forks = u32::try_from(forks.len()).unwrap_or(u32::MAX);

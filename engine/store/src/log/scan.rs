@@ -75,6 +75,8 @@ pub fn scan_states(
     let mut at = from.1;
     for segment in found.segments.from_segment(from.0)? {
         let segment = &*segment;
+        // Where the scan begins at this place, its state is the manifest's own.
+        refuse_other_state(found, segment, at, &state)?;
         if segment.id == active {
             return scan_active(schema, found, segment, at, state, visit);
         }
@@ -82,7 +84,7 @@ pub fn scan_states(
         let mut cursor = LogCursor::new(segment.file.clone(), segment.salt, at, footer.tail);
         let rewritten = Some(&footer).filter(|footer| footer.rewritten_chain.is_some());
         let known = KnownEnds { rewritten, digests: &known_digests(found, segment.id) };
-        let stopped = scan_segment(schema, &mut cursor, segment, known, &mut state, visit)?;
+        let stopped = scan_segment((schema, found), &mut cursor, segment, known, &mut state, visit)?;
         if cursor.at != footer.tail {
             return Err(Error::damaged(&segment.path, cursor.at, stopped));
         }
@@ -113,7 +115,7 @@ fn scan_active(
     loop {
         let len = segment.file.len()?;
         let mut cursor = LogCursor::new(segment.file.clone(), segment.salt, at, len);
-        let stopped = scan_segment(schema, &mut cursor, segment, known, &mut state, visit)?;
+        let stopped = scan_segment((schema, found), &mut cursor, segment, known, &mut state, visit)?;
         let tail = cursor.at;
         let mut torn_bytes = cursor.end_of_data_after(tail)? - tail;
         let torn = torn_bytes > 0 || found.state.clean.as_ref().is_some_and(|clean| len != clean.tail);
@@ -177,7 +179,7 @@ fn known_digests(found: &FoundLog, segment: SegmentId) -> Vec<KnownDigest> {
 }
 
 fn scan_segment(
-    schema: &dyn RecordSchema,
+    (schema, found): (&dyn RecordSchema, &FoundLog),
     cursor: &mut LogCursor,
     segment: &Segment,
     known: KnownEnds<'_>,
@@ -195,11 +197,32 @@ fn scan_segment(
                 }
                 if let Some(end) = end {
                     refuse_other_batch(segment, (batch.offset, end), &state.chain, known.digests)?;
+                    refuse_other_state(found, segment, end, state)?;
                 }
                 visit(&batch, segment, state)?;
             }
             Err(stopped) => return Ok(stopped.to_string()),
         }
+    }
+}
+
+/// Refuses a manifest whose state of the log up to its index tables is not that of the log there. With a smaller one,
+/// readers would miss the newest records, and checkpoints would not cover them.
+fn refuse_other_state(found: &FoundLog, segment: &Segment, at: u64, state: &LogState) -> Result<()> {
+    let said = &found.state.covers_state;
+    let is_same = state.next_seqno == said.next_seqno && state.ledger == said.ledger;
+    match found.state.covers == (segment.id, at) && !is_same {
+        true => {
+            let what = format!(
+                "the log has {} records and {} leaves here, and the manifest says {} and {}",
+                state.last_seqno(),
+                state.ledger.leaves,
+                said.last_seqno(),
+                said.ledger.leaves
+            );
+            Err(Error::damaged(&segment.path, at, what))
+        }
+        false => Ok(()),
     }
 }
 

@@ -100,7 +100,10 @@ fn drop_run(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let compacts = rest.last().is_some_and(|word| word_is(word, "COMPACT"));
     let rest = rest.get(..rest.len() - usize::from(compacts)).unwrap_or_default();
     let (space, run, why) = (namespace_from_words(call, rest)?, run_name(call.word(1))?, text(call.word(2))?);
-    let forgotten = space.forget(run, why)?;
+    let forgotten = match compacts {
+        true => space.forget_to_erase(run, why)?,
+        false => space.forget(run, why)?,
+    };
     forget_answers(&space, run)?;
     note_change(call, rest, run)?;
     record_action(call, "RUN.DROP", forgotten.run.uid.0, why)?;

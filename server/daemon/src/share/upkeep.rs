@@ -138,7 +138,10 @@ fn unflag(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Rep
 fn drop_run(store: &Store, arguments: &mut CommandArguments, closing: IsClosing) -> annals::Result<Reply> {
     let (run, why) = (arguments.text("a run's name")?, arguments.text("a reason")?);
     let (space, compacts) = namespace(store, arguments)?;
-    let forgotten = space.forget(&run, &why)?;
+    let forgotten = match compacts {
+        true => space.forget_to_erase(&run, &why)?,
+        false => space.forget(&run, &why)?,
+    };
     forget_answers(&space, &run)?;
     if !compacts {
         return Ok(Reply::OK);
