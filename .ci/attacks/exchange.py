@@ -295,9 +295,37 @@ def put_back_alive(home, rng):
     return scene
 
 
+def hidden_by_manifest(home, rng):
+    """The manifest says that the log has no record before its end, and lists no index table: readers find nothing."""
+    scene = Scene(home, rng)
+    manifest = forge.Manifest(scene.store)
+    tail, state = manifest.clean
+    manifest.forget_tables()
+    manifest.covers = (manifest.segments[-1][0], tail)
+    manifest.covers_state = dict(forge.EMPTY_LOG, chain=state["chain"], seqno=1)
+    manifest.write()
+    assert lib.annals(scene.store, "show", "run-3").code == 4
+    return scene
+
+
+def another_name(home, rng):
+    """An abandoned run gets another name."""
+    def abandon(store):
+        daemon = lib.Daemon(store)
+        daemon.ask("RUN.BEGIN", "NAME", "cut-off")
+        daemon.end(15)
+
+    scene = Scene(home, rng, abandon)
+    last = records_of(scene.store, 5)[-1]
+    erase(scene.store, lambda record: False, records=[logical(last, last.head().replace(b"cut-off", b"renamed"))])
+    lib.must(scene.store, "show", "renamed")
+    return scene
+
+
 WAYS = [
     whole_store, whole_store_twice, tall_node, excused_by_compaction, spare_number, called_earlier, recorded_anew, put_back,
     written_over, stated_afterwards, tombstone_exchanged, put_back_alive,
+    hidden_by_manifest, another_name,
 ]
 # What nothing but a note shows without a checkpoint.
 NOTED = {spare_number: "without a record since before format 4", called_earlier: "without a record since before format 4"}
