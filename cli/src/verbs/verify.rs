@@ -297,7 +297,7 @@ fn print_difference(
                 run_numbers(runs)
             ),
         ),
-        CheckpointDifference::TombstonesMissing { expected, found } => out.marked_line(
+        CheckpointDifference::PermanentMissing { expected, found } => out.marked_line(
             false,
             "erased",
             format_args!(
@@ -370,8 +370,8 @@ fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String
         CheckpointDifference::RunRecordsBack { runs, more } => {
             json!({ "what": "run_records_back", "runs": ranges(runs), "records": more })
         }
-        CheckpointDifference::TombstonesMissing { expected, found } => {
-            json!({ "what": "tombstones_missing", "expected": expected, "found": found })
+        CheckpointDifference::PermanentMissing { expected, found } => {
+            json!({ "what": "permanent_missing", "expected": expected, "found": found })
         }
         CheckpointDifference::OlderCheckpoint { index } => {
             json!({ "what": "older_checkpoint", "file": files.get(*index).map(|file| file.display().to_string()) })

@@ -376,7 +376,7 @@ fn spoiled_witness_folder_is_an_alarm() {
         let told = format!("{}{}", String::from_utf8_lossy(&done.stdout), done.stderr);
         assert!(done.code == 3 && told.contains("is readable") && told.contains(name), "{told}");
     }
-    // A folder that whoever changes the store can change.
+    // The owner of the store can change a folder in it.
     let inside = bench.run("ledger checkpoint --to .annals/segments");
     assert!(inside.failed(2).contains("is in the store"));
     assert!(bench.run("serve --witness .annals/segments").failed(2).contains("is in the store"));

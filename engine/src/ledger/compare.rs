@@ -106,8 +106,9 @@ pub enum CheckpointDifference {
         /// How many records came back, at least.
         more: u64,
     },
-    /// Tombstones of runs or statements of erasures were erased: what they said is gone.
-    TombstonesMissing {
+    /// Records that nothing erases are gone: tombstones of runs, statements of erasures, or definitions of namespaces
+    /// and keyspaces.
+    PermanentMissing {
         /// Those that the checkpoint counts.
         expected: u64,
         /// Those of them that exist.
@@ -168,7 +169,7 @@ impl Store {
     /// # Errors
     /// As [`Store::verify_against`].
     pub fn verify_against_all(&self, checkpoint: &Checkpoint, older: &[Checkpoint]) -> Result<Comparison> {
-        checkpoint.check()?;
+        [checkpoint].into_iter().chain(older).try_for_each(Checkpoint::check)?;
         let mut differences = Vec::new();
         if checkpoint.store != self.id() {
             differences.push(CheckpointDifference::AnotherStore { found: self.id() });
@@ -301,8 +302,8 @@ struct RunChecker {
     lost: Vec<(Range<u64>, u64, u64)>,
     /// Run numbers with more records than the checkpoint counts, and how many more.
     back: Vec<(Range<u64>, u64)>,
-    /// Tombstones and statements that the checkpoint counts, and those of them that exist.
-    tombstones: (u64, u64),
+    /// Records that nothing erases: those that the checkpoint counts, and those of them that exist.
+    permanent: (u64, u64),
 }
 
 impl RunChecker {
@@ -318,7 +319,7 @@ impl RunChecker {
         let (mut lost, mut back) = (Vec::new(), Vec::new());
         for (first, expected) in expected {
             let found = found.get(&first).copied().unwrap_or(none(first));
-            let end = first.saturating_add(parts.run_span).min(counts.last_run.max(first) + 1);
+            let end = first.saturating_add(parts.run_span).min(counts.last_run.max(first).saturating_add(1));
             let runs = first.max(1)..end;
             // What explains lost frames explains as many lost snapshots, so the greater loss counts.
             let lacks = expected.records.saturating_sub(found.records);
@@ -334,12 +335,12 @@ impl RunChecker {
                 back.push((runs, more));
             }
         }
-        Some(Self { lost, back, tombstones: (parts.permanent, census.permanent) })
+        Some(Self { lost, back, permanent: (parts.permanent, census.permanent) })
     }
 
     /// Whether the checkpoint's leaves alone show a difference.
     fn differs(&self) -> bool {
-        !self.back.is_empty() || self.tombstones.1 < self.tombstones.0
+        !self.back.is_empty() || self.permanent.1 < self.permanent.0
     }
 
     /// The differences, once the census knows the whole log.
@@ -357,9 +358,9 @@ impl RunChecker {
         if more > 0 {
             all.push(CheckpointDifference::RunRecordsBack { runs, more });
         }
-        let (expected, found) = self.tombstones;
+        let (expected, found) = self.permanent;
         if found < expected {
-            all.push(CheckpointDifference::TombstonesMissing { expected, found });
+            all.push(CheckpointDifference::PermanentMissing { expected, found });
         }
         all
     }

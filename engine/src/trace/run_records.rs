@@ -50,7 +50,11 @@ impl RunTally {
     fn counted_in(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, u32)> {
         let first = range.start / PAGE_RUNS;
         let pages = self.pages.range(first..=range.end.saturating_sub(1).max(range.start) / PAGE_RUNS);
-        let runs = pages.flat_map(|(at, page)| (at * PAGE_RUNS..).zip(page.iter().copied()));
+        let runs = pages.flat_map(|(at, page)| {
+            // The last page ends with the greatest number there is.
+            let first = at * PAGE_RUNS;
+            (first..=first + (PAGE_RUNS - 1)).zip(page.iter().copied())
+        });
         let range = range.clone();
         runs.filter(move |(run, count)| *count > 0 && range.contains(run))
     }
@@ -454,6 +458,22 @@ mod tests {
         let parts = census.parts(2);
         assert_eq!(parts.len(), 256);
         assert_eq!(parts[0], RunPart { first: 1000, records: 1, dropped: 0, snapshots: 1 });
+    }
+
+    /// A forged frame may name any run. Counting up to the greatest number overflowed.
+    #[test]
+    fn greatest_run_number_is_counted_without_overflow() {
+        let mut census = RunRecordCensus::default();
+        for run in [u64::MAX, u64::MAX - 1] {
+            census.add_frame(run, 1, false);
+            census.add_frame(run, 1, false);
+            census.add_snapshot(run, u32::MAX);
+        }
+        let parts = census.parts(1);
+        assert_eq!(parts.iter().map(|part| part.first).collect::<Vec<_>>(), [u64::MAX - 1]);
+        assert_eq!(census.parts(1 << 57).len(), 1);
+        census.end_stated(&(u64::MAX - 3..u64::MAX));
+        assert_eq!((census.explained(&(0..u64::MAX)), census.part_span()), (3 * u64::from(u32::MAX), 1));
     }
 
     #[test]

@@ -392,7 +392,7 @@ fn recorded_anew(victim: &Forgotten, run: u8) -> ForgedBatch {
 /// A run was erased, a forged statement explained its records, and another run was recorded with its name and its
 /// number. Each count of the whole store was as before, so a comparison called the store unchanged.
 #[test]
-fn run_recorded_anew_under_the_number_of_an_erased_one_is_noticed() {
+fn run_recorded_anew_under_an_old_number_is_noticed() {
     let mut victim = forgotten();
     victim.now.truncate(victim.covered);
     let statement = forged_statement(&victim.now, &[]);
@@ -460,7 +460,7 @@ fn put_back_under_erasures(victim: &Forgotten) -> (ForgedLog, usize) {
 /// A dropped run was put back, and more records were erased than came back. So the store had fewer records than the
 /// checkpoint counted, and a forged statement explained them.
 #[test]
-fn erased_records_that_come_back_are_noticed_though_others_were_erased() {
+fn records_put_back_are_noticed_though_others_were_erased() {
     let victim = forgotten();
     let (log, back) = put_back_under_erasures(&victim);
     let found = check(&log, &second_version(&victim.later));

@@ -94,7 +94,7 @@ pub(crate) fn contradicted_witness(folder: &Path, store: &Store) -> annals::Resu
 pub fn witness_inside_store(folder: &Path, store: &Path) -> Option<String> {
     let (folder_there, store_there) = (folder.canonicalize().ok()?, store.canonicalize().ok()?);
     folder_there.starts_with(store_there).then(|| {
-        format!("{} is in the store: whoever changes the store could change it, too", folder.display())
+        format!("{} is in the store, so its owner could change the checkpoints, too", folder.display())
     })
 }
 
