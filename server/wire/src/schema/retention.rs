@@ -33,7 +33,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         .summary(
             "Drops a run and the forks of its blame now, by the rule `forget`; with COMPACT also rewrites the log \
              files that hold bytes of them, its memories or its decisions. Returns the compaction report as JSON, and in `held` what \
-             still holds such bytes (forks, living data, files, backups); OK without COMPACT. The ledger keeps the \
+             still holds such bytes (forks, living data, files, backups); OK without COMPACT. With COMPACT also erases a run that was dropped before, if bytes of it are left. The ledger keeps the \
              reason, so it must not contain data of the run. An error CONFLICT if one of them is open \
              or pinned.",
         ),
