@@ -88,18 +88,12 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
                     plural(others, "checkpoint")
                 ))?;
             }
-            for file in compared.left_out.iter().filter_map(|index| files.get(*index)) {
+            if let Some(left_out) = with_younger(files, &compared.left_out) {
                 out.line(format_args!(
-                    "note: only counts were compared with {}: its last leaves were erased together with younger ones",
-                    printable(&file.display().to_string())
+                    "note: only counts were compared with {left_out}: the last leaves were erased together with younger ones"
                 ))?;
             }
-            let older =
-                |one: &&CheckpointDifference| matches!(one, CheckpointDifference::OlderCheckpoint { .. });
-            let newest_differs = !compared.differences.iter().all(|one| older(&one));
-            for difference in &compared.differences {
-                print_difference(difference, files, newest_differs, out)?;
-            }
+            print_differences(&compared.differences, files, out)?;
             if compared.differences.is_empty() {
                 let leaves = count(compared.leaves);
                 let but = match compared.erased {
@@ -118,17 +112,19 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
                     )?,
                 }
             }
-            match compared.erased_since {
-                Some(0) => {}
-                Some(erased) => out.line(format_args!(
-                    "erased since the checkpoint: {} (`annals ledger gaps`)",
-                    plural(erased, "record")
-                ))?,
-                None if compared.differences.is_empty() => out.line(
+            let oldest = match files.len() {
+                0 | 1 => "the checkpoint",
+                _ => "the oldest checkpoint",
+            };
+            if let Some(erased) = compared.erased_since_oldest.filter(|erased| *erased > 0) {
+                let erased = plural(erased, "record");
+                out.line(format_args!("erased since {oldest}: {erased} (`annals ledger gaps`)"))?;
+            }
+            if compared.erased_since.is_none() && compared.differences.is_empty() {
+                out.line(
                     "note: this checkpoint counts no records (version 1), so a forged statement of an erasure, and \
                      erased records that came back, are not noticed",
-                )?,
-                None => {}
+                )?;
             }
             if compared.erased_since.is_some() && !compared.in_parts && compared.differences.is_empty() {
                 out.line(
@@ -212,30 +208,40 @@ struct ComparedCheckpoints {
     older: Vec<Checkpoint>,
 }
 
-/// Prints a difference from a checkpoint. `files` has the older checkpoints; `newest_differs` says that the newest one
-/// has differences of its own.
-fn print_difference(
-    difference: &CheckpointDifference,
+/// The oldest of these files, and how many others there are. `None` if there is none.
+fn with_younger(files: &[PathBuf], indices: &[usize]) -> Option<String> {
+    let oldest = printable(&files.get(*indices.iter().min()?)?.display().to_string());
+    Some(match indices.len() as u64 - 1 {
+        0 => oldest,
+        younger => format!("{oldest} and {} (--json names all)", plural(younger, "younger one")),
+    })
+}
+
+/// Prints the differences from a checkpoint. `files` has the older checkpoints.
+fn print_differences(
+    differences: &[CheckpointDifference],
     files: &[PathBuf],
-    newest_differs: bool,
     out: &mut CliOutput,
 ) -> CliResult<()> {
-    match difference {
-        CheckpointDifference::OlderCheckpoint { index } => {
-            let file = files.get(*index).map(|file| file.display().to_string()).unwrap_or_default();
-            out.marked_line(
-                false,
-                "older checkpoint",
-                format_args!(
-                    ": the store does not have the history that {} covers{}",
-                    printable(&file),
-                    match newest_differs {
-                        true => ", either",
-                        false => "; the newest one was made after that was changed",
-                    }
-                ),
-            )
+    let (mut older, mut newest_differs) = (Vec::new(), false);
+    for difference in differences {
+        match difference {
+            CheckpointDifference::OlderCheckpoint { index } => older.push(*index),
+            of_newest => {
+                newest_differs = true;
+                print_difference(of_newest, out)?;
+            }
         }
+    }
+    let Some(named) = with_younger(files, &older) else { return Ok(()) };
+    let newest = if newest_differs { ", either" } else { "; the newest one was made after that was changed" };
+    let cover = if older.len() == 1 { "covers" } else { "cover" };
+    let what = format_args!(": the store does not have the history that {named} {cover}{newest}");
+    out.marked_line(false, "older checkpoint", what)
+}
+
+fn print_difference(difference: &CheckpointDifference, out: &mut CliOutput) -> CliResult<()> {
+    match difference {
         CheckpointDifference::AnotherStore { found } => out.marked_line(
             false,
             "another store",
@@ -381,7 +387,8 @@ fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String
     let differences: Vec<Value> = differences.collect();
     let left_out = compared.left_out.iter().filter_map(|index| files.get(*index));
     let left_out: Vec<String> = left_out.map(|file| file.display().to_string()).collect();
-    let Comparison { leaves, read, erased, erased_since, in_parts, notes, .. } = compared;
+    let Comparison { leaves, read, erased, erased_since, erased_since_oldest, in_parts, notes, .. } =
+        compared;
     json!({
         "file": files.last().map(|file| file.display().to_string()),
         "older": files.len().saturating_sub(1),
@@ -392,6 +399,7 @@ fn comparison_json(files: &[PathBuf], compared: &Comparison, malformed: &[String
         "read": read,
         "erased": erased,
         "erased_since": erased_since,
+        "erased_since_oldest": erased_since_oldest,
         "in_parts": in_parts,
         "notes": notes,
         "differences": differences,

@@ -251,6 +251,12 @@ fn checkpoint_of_a_store_that_was_put_back_covers_nothing_up() {
                 .contains(&format!("\nolder checkpoint: the store does not have the history that {first} ")),
         "{told}"
     );
+    // A daemon keeps thousands of them in a year: they take one line.
+    std::fs::copy(bench.path(&first), bench.path("kept/2026-12.json")).unwrap();
+    let told = String::from_utf8(bench.run("verify --against kept").stdout).unwrap();
+    let all = format!("history that {first} and 1 younger one (--json names all) cover;");
+    assert!(told.matches("older checkpoint: ").count() == 1 && told.contains(&all), "{told}");
+    std::fs::remove_file(bench.path("kept/2026-12.json")).unwrap();
     let done = bench.run("verify --against kept --json");
     let said: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!(said["against"]["differences"][0]["what"], "older_checkpoint", "{said}");
@@ -265,6 +271,8 @@ fn checkpoint_of_a_store_that_was_put_back_covers_nothing_up() {
     bench.run("ledger checkpoint --to kept").ok();
     let told = bench.run("verify --against kept").text();
     assert!(told.contains(", and 1 older one\nunchanged: all "), "{told}");
+    assert!(told.contains("\nerased since the oldest checkpoint: "), "{told}");
+    assert!(!bench.run(&format!("verify --against {first}")).text().contains("oldest"));
 }
 
 /// Regression: `verify --against DIR` waited for ever at a FIFO with the name of a checkpoint.

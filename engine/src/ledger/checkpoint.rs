@@ -11,7 +11,7 @@ use crate::log::layout::COUNT_MAX;
 use crate::log::ledger::Frontier;
 use crate::store::Store;
 use crate::trace::census::LogCensus;
-use crate::trace::run_records::{PARTS_MAX, RunPart};
+use crate::trace::run_counts::{PARTS_MAX, RunPart};
 
 /// Maximum number of a checkpoint's marks.
 pub(super) const MARKS_MAX: usize = 64;

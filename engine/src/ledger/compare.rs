@@ -29,6 +29,8 @@ pub struct Comparison {
     /// Records of the checkpoint that were erased after it, as the ledger states. `None` if the checkpoint does
     /// not count records (version 1): then forged statements of erasures are not noticed.
     pub erased_since: Option<u64>,
+    /// The same of the oldest checkpoint that was given and counts records.
+    pub erased_since_oldest: Option<u64>,
     /// The checkpoint counts records by runs and marks (version 3). Else these are not noticed: a run that was erased
     /// under a forged statement and recorded anew with its number, and records that came back when others were erased.
     pub in_parts: bool,
@@ -204,6 +206,7 @@ impl Store {
         });
         differences.append(&mut held.differences);
         let (mut erased_since, mut notes) = (None, Vec::new());
+        let mut erased_since_oldest = older.erased_since_oldest();
         let left_out = older.left_out.clone();
         if let Ok((census, report)) = &walked {
             notes = report.notes();
@@ -217,6 +220,7 @@ impl Store {
                 differences.extend(living.back(checkpoint).map(CheckpointDifference::Back));
                 differences.extend(of_runs.into_iter().flat_map(|runs| runs.finish(census)));
                 erased_since = Some(counts.living.saturating_sub(census.living));
+                erased_since_oldest = erased_since_oldest.or(erased_since);
             }
         }
         match walked {
@@ -233,7 +237,17 @@ impl Store {
         }
         let (leaves, read, erased) = (checkpoint.leaves, last.0, held.erased);
         let in_parts = checkpoint.parts.is_some();
-        Ok(Comparison { leaves, read, erased, erased_since, in_parts, left_out, notes, differences })
+        Ok(Comparison {
+            leaves,
+            read,
+            erased,
+            erased_since,
+            erased_since_oldest,
+            in_parts,
+            left_out,
+            notes,
+            differences,
+        })
     }
 }
 
@@ -311,14 +325,14 @@ impl RunChecker {
     fn new(checkpoint: &Checkpoint, census: &LogCensus) -> Option<Self> {
         let (parts, counts) = (checkpoint.parts.as_ref()?, checkpoint.counts.as_ref()?);
         let records = &census.run_records;
-        let none = |first| RunPart { first, records: 0, dropped: 0, snapshots: 0 };
         let found: BTreeMap<u64, RunPart> =
             records.parts(parts.run_span).into_iter().map(|part| (part.first, part)).collect();
-        let mut expected: BTreeMap<u64, RunPart> = found.keys().map(|first| (*first, none(*first))).collect();
+        let mut expected: BTreeMap<u64, RunPart> =
+            found.keys().map(|first| (*first, RunPart::empty(*first))).collect();
         expected.extend(parts.runs.iter().map(|part| (part.first, *part)));
         let (mut lost, mut back) = (Vec::new(), Vec::new());
         for (first, expected) in expected {
-            let found = found.get(&first).copied().unwrap_or(none(first));
+            let found = found.get(&first).copied().unwrap_or(RunPart::empty(first));
             let end = first.saturating_add(parts.run_span).min(counts.last_run.max(first).saturating_add(1));
             let runs = first.max(1)..end;
             // What explains lost frames explains as many lost snapshots, so the greater loss counts.
@@ -437,6 +451,14 @@ impl<'a> OlderCheckpoints<'a> {
             let most = self.to_explain.entry((runs.start, runs.end)).or_insert(asked);
             *most = (*most).max(asked);
         }
+    }
+
+    /// Records of the oldest checkpoint that counts them that do not exist any more.
+    fn erased_since_oldest(&self) -> Option<u64> {
+        let oldest = |(_, checkpoint, found): &(_, &Checkpoint, u64)| {
+            Some(checkpoint.counts.as_ref()?.living.saturating_sub(*found))
+        };
+        self.held.iter().find_map(oldest)
     }
 
     /// Contradicts those that end inside a subtree of erased leaves that no compaction makes.

@@ -19,6 +19,7 @@ pub(crate) mod model;
 pub(crate) mod reader;
 pub(crate) mod recorder;
 pub(crate) mod resume;
+pub(crate) mod run_counts;
 pub(crate) mod run_facts;
 pub(crate) mod run_keys;
 pub(crate) mod run_pages;
@@ -45,8 +46,8 @@ pub use model::{
 pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader};
 pub use recorder::{ENDED_RUNS_MAX, Run};
 pub use resume::ResumedRun;
+pub use run_counts::RunPart;
 pub use run_pages::{RunFilter, RunOrder, RunPage};
-pub use run_records::RunPart;
 pub use snapshots::Snapshot;
 pub use stream::{Ending, OpenFrame};
 pub use verify::VerifyCounts;

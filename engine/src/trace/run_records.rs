@@ -16,57 +16,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use crate::codec::index;
 use crate::trace::heads::{RunFields, TombstoneHead};
 use crate::trace::model::Status;
-
-/// Runs of one page of [`RunTally`]. Few, so that forged run numbers far apart do not take much memory.
-const PAGE_RUNS: u64 = PAGE_SLOTS as u64;
-const PAGE_SLOTS: usize = 16;
-/// Most parts of the run numbers in a checkpoint.
-pub(crate) const PARTS_MAX: usize = 256;
-
-/// A number for each run.
-#[derive(Debug, Default)]
-struct RunTally {
-    pages: BTreeMap<u64, [u32; PAGE_SLOTS]>,
-}
-
-impl RunTally {
-    fn add(&mut self, run: u64, more: u32) {
-        let one = &mut self.pages.entry(run / PAGE_RUNS).or_default()[slot(run)];
-        *one = one.saturating_add(more);
-    }
-
-    fn take(&mut self, run: u64) -> u32 {
-        self.pages.get_mut(&(run / PAGE_RUNS)).map_or(0, |page| std::mem::take(&mut page[slot(run)]))
-    }
-
-    fn has(&self, run: u64) -> bool {
-        self.pages.get(&(run / PAGE_RUNS)).is_some_and(|page| page[slot(run)] > 0)
-    }
-
-    /// The runs in `range` whose number is not 0, and their numbers, ascending.
-    fn counted_in(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, u32)> {
-        let first = range.start / PAGE_RUNS;
-        let pages = self.pages.range(first..=range.end.saturating_sub(1).max(range.start) / PAGE_RUNS);
-        let runs = pages.flat_map(|(at, page)| {
-            // The last page ends with the greatest number there is.
-            let first = at * PAGE_RUNS;
-            (first..=first + (PAGE_RUNS - 1)).zip(page.iter().copied())
-        });
-        let range = range.clone();
-        runs.filter(move |(run, count)| *count > 0 && range.contains(run))
-    }
-
-    fn all(&self) -> impl Iterator<Item = (u64, u32)> {
-        self.counted_in(&(0..u64::MAX))
-    }
-}
-
-fn slot(run: u64) -> usize {
-    index(run % PAGE_RUNS)
-}
+use crate::trace::run_counts::{RunCounts, RunPart, RunTally};
 
 /// Numbers as ranges that do not touch.
 #[derive(Debug, Default)]
@@ -170,29 +122,10 @@ fn hashes(fields: &RunFields) -> (u64, u64) {
     (name, front(&hasher))
 }
 
-/// What a part of the run numbers has. A *record of a run* is here a whole frame, or the record that ends a run for
-/// good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RunPart {
-    /// The least run number of the part.
-    pub first: u64,
-    /// Records of runs that were neither dropped nor replaced.
-    pub records: u64,
-    /// Records of the other runs that still exist.
-    pub dropped: u64,
-    /// Snapshots of runs that were neither dropped nor replaced.
-    pub snapshots: u64,
-}
-
 /// What is known about the records of runs at one place of the log.
 #[derive(Debug, Default)]
 pub(crate) struct RunRecordCensus {
-    /// The records that exist, of runs whose life goes on.
-    living: RunTally,
-    /// The same of the other runs.
-    dropped: RunTally,
-    /// The snapshots that exist, of runs whose life goes on.
-    snapshots: RunTally,
+    counts: RunCounts,
     /// At most how many records went when a life ended, and one for each run that has ended.
     ended: RunTally,
     /// Runs of which only a statement is left: how many records they had is not known.
@@ -237,9 +170,9 @@ impl RunRecordCensus {
             return;
         }
         if dropped {
-            self.dropped.add(run, 1);
+            self.counts.add_dropped(run, 1);
         } else {
-            self.living.add(run, 1);
+            self.counts.add_living(run);
             if !self.finished.contains(run) {
                 self.whole.insert(run, seq);
             }
@@ -265,7 +198,7 @@ impl RunRecordCensus {
             false if self.states.has(run, seq) => self.changed.insert_one(run),
             false => self.states.insert(run, seq),
         }
-        self.snapshots.add(run, 1);
+        self.counts.add_snapshot(run);
     }
 
     pub(crate) fn add_run(&mut self, fields: &RunFields) {
@@ -305,7 +238,7 @@ impl RunRecordCensus {
         }
         self.finished.insert_one(run);
         self.forget_frames(run);
-        if self.has_ended(run) { self.dropped.add(run, 1) } else { self.living.add(run, 1) }
+        if self.has_ended(run) { self.counts.add_dropped(run, 1) } else { self.counts.add_living(run) }
     }
 
     pub(crate) fn add_tombstone(&mut self, head: &TombstoneHead) {
@@ -334,7 +267,8 @@ impl RunRecordCensus {
             for run in left.into_iter().flatten().filter(|run| !self.ended.has(*run)) {
                 self.revived.insert_one(run);
             }
-            let counted = self.living.counted_in(&fresh).chain(self.snapshots.counted_in(&fresh));
+            let counted =
+                self.counts.living.counted_in(&fresh).chain(self.counts.snapshots.counted_in(&fresh));
             let counted: Vec<u64> = counted.map(|(run, _)| run).collect();
             counted.into_iter().for_each(|run| self.forget(run));
             let mut from = fresh.start;
@@ -353,11 +287,7 @@ impl RunRecordCensus {
 
     /// The records of a run whose life ends are those of a dropped one.
     fn forget(&mut self, run: u64) {
-        self.snapshots.take(run);
-        let records = self.living.take(run);
-        if records > 0 {
-            self.dropped.add(run, records);
-        }
+        self.counts.drop_run(run);
         self.forget_frames(run);
         self.identities.remove(&run);
     }
@@ -369,39 +299,14 @@ impl RunRecordCensus {
         self.states.forget(run);
     }
 
-    /// How many run numbers a part has, a power of two: the fewest that give at most 256 parts with a record.
+    /// See [`RunCounts::part_span`].
     pub(crate) fn part_span(&self) -> u64 {
-        let mut runs: Vec<u64> = [&self.living, &self.dropped, &self.snapshots]
-            .iter()
-            .flat_map(|tally| tally.all())
-            .map(|(run, _)| run)
-            .collect();
-        runs.sort_unstable();
-        let mut span = 1;
-        loop {
-            runs.dedup_by_key(|run| *run / span);
-            if runs.len() <= PARTS_MAX {
-                return span;
-            }
-            span *= 2;
-        }
+        self.counts.part_span()
     }
 
-    /// The parts of `span` run numbers that have a record, ascending.
+    /// See [`RunCounts::parts`].
     pub(crate) fn parts(&self, span: u64) -> Vec<RunPart> {
-        let mut parts: BTreeMap<u64, RunPart> = BTreeMap::new();
-        let mut add = |tally: &RunTally, to: fn(&mut RunPart) -> &mut u64| {
-            for (run, count) in tally.all() {
-                let first = run / span * span;
-                let part = parts.entry(first);
-                let part = part.or_insert(RunPart { first, records: 0, dropped: 0, snapshots: 0 });
-                *to(part) += u64::from(count);
-            }
-        };
-        add(&self.living, |part| &mut part.records);
-        add(&self.dropped, |part| &mut part.dropped);
-        add(&self.snapshots, |part| &mut part.snapshots);
-        parts.into_values().collect()
+        self.counts.parts(span)
     }
 
     /// At most how many records of these runs the ends of their lives explain, from the log's beginning.
