@@ -36,6 +36,9 @@ pub(crate) enum Failure {
 /// Result of a command or a part of it.
 pub(crate) type CliResult<T> = Result<T, Failure>;
 
+/// A shell adds this to the number of the signal that ended a program.
+pub(crate) const SIGNAL_BASE: i32 = 128;
+
 impl Failure {
     /// A command that failed, with a hint.
     pub(crate) fn failed(message: impl fmt::Display, hint: impl fmt::Display) -> Self {

@@ -34,10 +34,9 @@ pub(crate) fn engine_failure(error: Error) -> Failure {
         ErrorKind::NotFound => {
             (FailureCode::NoSuchThing, "`annals runs` lists the runs, `annals scan` the keys")
         }
-        ErrorKind::Conflict => (
-            FailureCode::Failed,
-            "resolve the conflict that the message names, or wait for it; an import replaces a taken name with --replace",
-        ),
+        ErrorKind::Conflict => {
+            (FailureCode::Failed, "resolve the conflict that the message names, or wait for it")
+        }
         ErrorKind::Locked => (
             FailureCode::Failed,
             "--wait SECONDS waits longer for that process; reading verbs work meanwhile",

@@ -120,7 +120,12 @@ impl StoreAccess {
         tags: &[(String, String)],
     ) -> CliResult<(u64, u64)> {
         let spec = import_spec(run, replace, tags);
-        let recording = self.namespace()?.prepare_run(spec).map_err(engine_failure)?;
+        let recording = self.namespace()?.prepare_run(spec).map_err(|error| match error.kind() {
+            ErrorKind::Conflict if !replace => {
+                Failure::failed(error, "--replace replaces runs of the same name")
+            }
+            _ => engine_failure(error),
+        })?;
         let (mut frames, mut raw_bytes, mut uncommitted) = (0, 0, 0);
         let mut batch = recording.batch().map_err(engine_failure)?;
         for frame in run.frames() {

@@ -8,6 +8,7 @@
 
 mod tape_sums;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -244,22 +245,35 @@ fn write_sums(args: &DriftArgs, targets: &[CheckTarget], all: &[CheckedTarget]) 
     Ok(written)
 }
 
-/// Lists the tapes of a folder and its subfolders, by name.
+/// Lists the tapes of a folder and its subfolders, by name. A link to a folder is followed, unless the tapes there are
+/// in the list already: it may lead back here.
 #[expect(clippy::disallowed_methods, reason = "the user's own folder, which is no part of a store")]
 fn tapes(folder: &Path) -> CliResult<Vec<PathBuf>> {
-    let unread = |error: std::io::Error| {
-        let message = format!("cannot read {}: {error}", folder.display());
-        Failure::failed(message, "name a folder that can be read")
-    };
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(unread)? {
-        let entry = entry.map_err(unread)?;
-        let path = entry.path();
-        // A link to a folder is not followed: it may lead back here.
-        if entry.file_type().map_err(unread)?.is_dir() {
-            found.extend(tapes(&path)?);
-        } else if input::has_tape_name(&path) {
-            found.push(path);
+    let (mut found, mut listed) = (Vec::new(), BTreeSet::new());
+    // What a link leads to may have links, too.
+    let mut links = BTreeSet::from([folder.to_path_buf()]);
+    while let Some(link) = links.pop_first() {
+        let mut folders = vec![link];
+        while let Some(folder) = folders.pop() {
+            let unread = |error: std::io::Error| {
+                let message = format!("cannot read {}: {error}", folder.display());
+                Failure::failed(message, "name a folder that can be read")
+            };
+            if !listed.insert(folder.canonicalize().map_err(unread)?) {
+                continue;
+            }
+            for entry in std::fs::read_dir(&folder).map_err(unread)? {
+                let entry = entry.map_err(unread)?;
+                let path = entry.path();
+                let kind = entry.file_type().map_err(unread)?;
+                if kind.is_dir() {
+                    folders.push(path);
+                } else if kind.is_symlink() && path.is_dir() {
+                    links.insert(path);
+                } else if input::has_tape_name(&path) {
+                    found.push(path);
+                }
+            }
         }
     }
     found.sort();

@@ -5,13 +5,16 @@
 
 mod traces;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use annals_formats::import::{
     ChatOptions, ChatRuns, Expansion, FrameOptions, FrameRuns, ImportError, ImportedRun,
 };
 use serde_json::json;
 
 use crate::args::{ExpandArg, GlobalArgs, ImportArgs, ImportFormat};
-use crate::failure::{CliResult, Failure};
+use crate::failure::{CliResult, Failure, SIGNAL_BASE};
 use crate::input;
 use crate::locate;
 use crate::output::{CliOutput, bytes, plural};
@@ -49,11 +52,13 @@ pub(super) fn run(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput) -
     let door = super::open_to_write(global)?.served(&locate::store(global.store.as_deref()));
     let mut done = ImportTally { remembers: args.remember, ..ImportTally::default() };
     let mut acknowledging = out.json;
+    let kept = tell_when_interrupted("run", "each of them whole; --replace imports them again");
     let outcome = runs.map(|run| run.map_err(Failure::from)).try_for_each(|run| {
         let run = run?;
         let recorded =
             door.record(&run, args.replace, &tags).map_err(|failure| failure.with_place(run.place))?;
         done.add(&run, recorded);
+        kept.store(done.runs, Ordering::Release);
         if args.remember {
             match door.remember_imported(&run.id).map_err(|failure| failure.with_place(run.place))? {
                 Ok(entries) => done.entries += entries as u64,
@@ -76,6 +81,18 @@ pub(super) fn run(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput) -
         done.check_complete()?;
     }
     told
+}
+
+/// If a signal ends the import, says how many of `what` stay. The caller counts them.
+fn tell_when_interrupted(what: &'static str, how: &'static str) -> Arc<AtomicU64> {
+    let counted = Arc::new(AtomicU64::default());
+    let kept = Arc::clone(&counted);
+    annals_server::when_interrupted(move |signal| {
+        let kept = plural(kept.load(Ordering::Acquire), what);
+        Failure::failed(format!("interrupted; imported before, and kept: {kept}"), how).print();
+        std::process::exit(SIGNAL_BASE + signal);
+    });
+    counted
 }
 
 fn chat_options(args: &ImportArgs) -> CliResult<ChatOptions> {

@@ -10,13 +10,11 @@ use annals_tui::{Look, StartScreen, Surroundings, TerminalEnd};
 
 use crate::address::RunAddress;
 use crate::args::{GlobalArgs, OpenArgs, TuiArgs};
-use crate::failure::{CliResult, Failure};
+use crate::failure::{CliResult, Failure, SIGNAL_BASE};
 use crate::output::{CliOutput, plural, printable};
 use crate::profiles;
 use crate::store_access::StoreAccess;
 
-/// A shell adds this to the number of the signal that ended a program.
-const SIGNAL_BASE: i32 = 128;
 /// How long the view may take to end by itself after its terminal was closed.
 const HANG_UP_WAIT: Duration = Duration::from_secs(1);
 

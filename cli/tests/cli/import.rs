@@ -1,6 +1,7 @@
 //! `annals import`.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
 
 use crate::{CliBench, LINES, bundled_runs};
 
@@ -198,4 +199,28 @@ fn dataset_with_examples_is_named_as_no_trace() {
         assert!(error.contains("the file is a dataset: it has `examples`"), "{error}");
     }
     assert_eq!(bench.pipe("import --format otlp --allow-empty -", b"{}").code, 0);
+}
+
+/// An import that Ctrl-C ended said nothing, so nobody knew which runs it had recorded.
+#[test]
+fn interrupted_import_says_how_many_runs_stay() {
+    let bench = CliBench::new();
+    let mut import = bench.command(["--json", "import", "--format", "chat", "-"]);
+    let mut import =
+        import.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = import.stdin.take().unwrap();
+    // The first of three runs: the reader waits for the end of the second.
+    input.write_all(LINES.split_inclusive('\n').next().unwrap().as_bytes()).unwrap();
+    input.write_all(br#"{"id":"cut","messages":[{"role":"#).unwrap();
+    let mut acknowledged = String::new();
+    BufReader::new(import.stdout.take().unwrap()).read_line(&mut acknowledged).unwrap();
+    assert!(acknowledged.contains(r#""run":"a""#), "{acknowledged}");
+    let pid = rustix::process::Pid::from_raw(i32::try_from(import.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let ended = import.wait_with_output().unwrap();
+    let told = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{told}");
+    assert!(told.starts_with("error: interrupted; imported before, and kept: 1 run\n"), "{told}");
+    drop(input);
+    assert_eq!(listing(&bench), [("a".to_owned(), "ok".to_owned(), 3)]);
 }

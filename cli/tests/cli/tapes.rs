@@ -178,6 +178,15 @@ fn a_folder_of_tapes_is_a_regression_suite() {
         bench.run(&format!("--store a tape export {run} -o tapes/{file}.tape")).ok();
     }
     std::fs::copy(bench.path("tapes/good.tape"), bench.path("kept")).unwrap();
+    // Regression: the tapes of a linked folder were passed over without a word.
+    std::fs::create_dir_all(bench.path("linked")).unwrap();
+    let link = |to: &str, at: &str| std::os::unix::fs::symlink(bench.path(to), bench.path(at)).unwrap();
+    link("tapes", "linked/there");
+    link("linked", "tapes/more/back");
+    link("tapes/more", "linked/again");
+    let linked = bench.check(&["linked"]);
+    assert_eq!(lines(&linked).last().unwrap()["ok"], 4, "each tape is checked once: {linked:?}");
+    std::fs::remove_file(bench.path("tapes/more/back")).unwrap();
     // The bytes of all tapes are sound. Without `--programs` the check starts no program.
     bench.write("word", "twp");
     let sound = bench.check(&["tapes"]);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
+use std::sync::atomic::Ordering;
 
 use annals_formats::otlp::{BODY_BYTES_MAX, TraceEncoding, TraceReceipt};
 use serde::de::IgnoredAny;
@@ -56,11 +57,14 @@ pub(super) fn import(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput
     let door = crate::verbs::open_to_write(global)?.served(&locate::store(global.store.as_deref()));
     let ingest = door.trace_ingest()?;
     let mut tally = TraceTally::default();
+    let kept =
+        super::tell_when_interrupted("frame", "import the file again: spans that are there stay as they are");
     let read = read_requests(&mut reader, &mut |body, form| {
         let receipt = ingest
             .ingest_request(body, form, door.clock_ns())
             .map_err(|refusal| Failure::failed(printable(refusal.message()), HINT))?;
         tally.add(&receipt);
+        kept.store(tally.frames, Ordering::Release);
         let is_empty = receipt.frames + receipt.duplicates + receipt.rejected == 0;
         if is_empty && form == TraceEncoding::Json && is_dataset(body) {
             Err(dataset_failure())
