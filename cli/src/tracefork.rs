@@ -27,6 +27,7 @@ impl TraceforkRecording {
         let mounts = Mounts::new(&Variable::known(), &[], |_| None).map_err(|error| error.to_string())?;
         let origin = Origin {
             masked: Vec::new(),
+            altered: Vec::new(),
             stdin: None,
             argv: Vec::new(),
             directory: String::new(),

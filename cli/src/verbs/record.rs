@@ -260,16 +260,19 @@ fn removed_aside(recorded: &RecordingSummary) -> Option<String> {
     (secrets > 0).then(|| format!("{} removed", plural(secrets, "secret")))
 }
 
-/// Part of the summary line: the number of command arguments that are not stored.
-fn masked_aside(recorded: &RecordingSummary) -> Option<String> {
-    let masked = recorded.masked_arguments;
-    (masked > 0).then(|| format!("{} masked", plural(masked, "argument")))
+/// Parts of the summary line: the numbers of command arguments that are not stored as they were.
+fn argument_asides(recorded: &RecordingSummary) -> impl Iterator<Item = String> {
+    let (masked, altered) = (recorded.masked_arguments, recorded.altered_arguments);
+    let masked = (masked > 0).then(|| format!("{} masked", plural(masked, "argument")));
+    let altered = (altered > 0)
+        .then(|| format!("{} not UTF-8: name the command to replay it", plural(altered, "argument")));
+    masked.into_iter().chain(altered)
 }
 
 /// The end of the summary line of a run that went on live.
 pub(super) fn asides_text(recorded: &RecordingSummary) -> String {
     let asides = cost_asides(recorded).into_iter().chain(removed_aside(recorded));
-    asides.chain(masked_aside(recorded)).map(|aside| format!(", {aside}")).collect()
+    asides.chain(argument_asides(recorded)).map(|aside| format!(", {aside}")).collect()
 }
 
 /// The default name of a run: the command without its directory, and the time.
@@ -319,7 +322,7 @@ pub(super) fn print_recorded(
         asides.push(format!("{} without a whole answer", count(recorded.broken)));
     }
     asides.extend(removed_aside(recorded));
-    asides.extend(masked_aside(recorded));
+    asides.extend(argument_asides(recorded));
     let asides = asides.join(", ");
     let requests = plural(recorded.requests, "request");
     let tools =

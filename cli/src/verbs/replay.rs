@@ -276,7 +276,8 @@ pub(super) fn program_to_run(run: &str, origin: &Origin, command: &[OsString]) -
         return Ok(Program { argv: command.to_vec(), directory: None, environment: Vec::new() });
     }
     let program = origin.program().map_err(|why| {
-        let hint = format!("set the variable, or name the command: annals replay {run} -- CMD");
+        let set = if origin.altered.is_empty() { "set the variable, or " } else { "" };
+        let hint = format!("{set}name the command: annals replay {run} -- CMD");
         Failure::usage(why, hint)
     })?;
     if program.argv.is_empty() {

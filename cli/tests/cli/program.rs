@@ -385,6 +385,26 @@ fn arguments_that_look_like_secrets_are_masked() {
     assert_eq!((named.code, stdout(&named)), (0, stdout(&recorded)), "{}", named.stderr);
 }
 
+/// Regression: a word that is not UTF-8 was stored with replacement characters, and a replay started that other command.
+#[test]
+fn arguments_that_are_not_text_are_named() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    let word = std::ffi::OsStr::from_bytes(b"caf\xe9");
+    let recorded = done(bench.recording(&upstream, &["--run", "r"], &["argued"]).arg(word));
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    says(&recorded, &["1 argument not UTF-8: name the command to replay it"]);
+    let refused = bench.replay(&["r"], &[]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    says(&refused, &["was not UTF-8", "hint: name the command: "]);
+    let named = bench.replay(&["r"], &["argued", "other"]);
+    assert_ne!(stdout(&named), stdout(&recorded), "{}", named.stderr);
+    let mut replay = bench.command(["replay", "r", "--", "python3", "-B", &agent(), "argued"]);
+    let replay = replay.arg(word).env("OPENAI_API_KEY", "x").env_remove("OPENAI_BASE_URL");
+    let replayed = ProcessResult::from_output(replay.stdin(Stdio::null()).output().unwrap());
+    assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
+}
+
 /// Regression: no frame named the version of the tool that had answered.
 #[test]
 fn frames_with_tools_name_the_programs_revision() {

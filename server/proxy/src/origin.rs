@@ -55,6 +55,9 @@ pub struct Origin {
     /// The masked arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub masked: Vec<MaskedArgument>,
+    /// Indices of words that were not UTF-8. What is stored of them starts another command.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub altered: Vec<usize>,
     /// How the standard input was recorded; `None` in runs of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<RecordedInput>,
@@ -98,8 +101,11 @@ impl Origin {
     /// the environment.
     ///
     /// # Errors
-    /// Names the masked argument and its possible variables, if none of them is set.
+    /// Names the masked argument and its possible variables, if none of them is set, or an argument that was not UTF-8.
     pub fn program(&self) -> Result<Program, String> {
+        if let Some(at) = self.altered.first() {
+            return Err(format!("argument {at} of the command was not UTF-8, so it is not stored as it was"));
+        }
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let argv = unmask_arguments(&self.argv, &self.masked, set).map_err(|mask| {
             let at = mask.at;
@@ -119,6 +125,11 @@ impl Origin {
             directory: directory.is_dir().then(|| directory.to_path_buf()),
             environment: Vec::new(),
         })
+    }
+
+    /// How many arguments are masked, and how many were not UTF-8.
+    pub(crate) fn unstored_arguments(&self) -> (u64, u64) {
+        (self.masked.len() as u64, self.altered.len() as u64)
     }
 
     /// The recorded input; `None` if it was not recorded, or was lost with the run's end.
@@ -176,6 +187,7 @@ impl Origin {
         Self {
             argv,
             masked,
+            altered: altered_words(program),
             stdin: None,
             revision: revision(&directory),
             directory: lossy(directory.as_os_str()),
@@ -199,6 +211,7 @@ impl Origin {
         let value = |name: &String| Some((name.clone(), std::env::var(name).ok()?));
         let known: Vec<_> = self.secrets.iter().filter_map(value).collect();
         (self.argv, self.masked) = stored_command(program, &known);
+        self.altered = altered_words(program);
         self.revision = revision(&directory);
         self.directory = lossy(directory.as_os_str());
         self.check_without_secrets(secrets)
@@ -272,6 +285,11 @@ fn lossy(text: &OsStr) -> String {
 
 fn directory_of(program: &Program) -> PathBuf {
     program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default()
+}
+
+fn altered_words(program: &Program) -> Vec<usize> {
+    let altered = program.argv.iter().enumerate().filter(|(_, word)| word.to_str().is_none());
+    altered.map(|(at, _)| at).collect()
 }
 
 /// The command as stored, and its masked arguments. A masked value that a variable holds is later read from

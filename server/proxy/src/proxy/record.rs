@@ -68,6 +68,8 @@ pub struct RecordingSummary {
     pub secrets_removed: u64,
     /// Masked arguments of the command.
     pub masked_arguments: u64,
+    /// Words of the command that are not stored as they were, because they are not UTF-8.
+    pub altered_arguments: u64,
     /// Processes still running after the program and the linger time.
     pub survivors: Vec<Survivor>,
     /// Why recording stopped early.

@@ -158,7 +158,7 @@ async fn session(
     let played = run_program(proxy, program, &forking.supervision, mounts, more, &network, keep).await?;
     let mut recorded = branch.child().finish().await;
     recorded.secrets_removed += output.removed();
-    recorded.masked_arguments = origin.masked.len() as u64;
+    (recorded.masked_arguments, recorded.altered_arguments) = origin.unstored_arguments();
     recorded.survivors.clone_from(&played.ended.survivors);
     let captured = capture.map(|capture| capture.finish(run));
     let (code, seconds, traffic) = (played.ended.code, played.seconds, played.traffic.clone());

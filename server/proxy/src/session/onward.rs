@@ -117,7 +117,7 @@ pub fn replay_onward(
                 let run = NewRun::from(run);
                 let mut recorded = recorder.finish().await;
                 recorded.secrets_removed += output.removed();
-                recorded.masked_arguments = origin.masked.len() as u64;
+                (recorded.masked_arguments, recorded.altered_arguments) = origin.unstored_arguments();
                 captured = capture.map(|capture| capture.finish(&run));
                 let played = played.map(|(stored, _)| stored.map(DestinationBlob::from));
                 let status = played.status();

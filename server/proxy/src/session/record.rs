@@ -126,7 +126,7 @@ async fn session(
     let played = run_program(proxy, program, &recording.supervision, mounts, more, &network, keep).await?;
     let mut recorded = recorder.finish().await;
     recorded.secrets_removed += output.removed();
-    recorded.masked_arguments = origin.masked.len() as u64;
+    (recorded.masked_arguments, recorded.altered_arguments) = origin.unstored_arguments();
     recorded.survivors.clone_from(&played.ended.survivors);
     let captured = capture.map(|capture| capture.finish(run));
     let (code, status, seconds) = (played.ended.code, played.status(), played.seconds);

@@ -76,6 +76,7 @@ impl MultiRunProxy {
         Origin {
             argv: Vec::new(),
             masked: Vec::new(),
+            altered: Vec::new(),
             stdin: None,
             directory: String::new(),
             revision: None,
