@@ -13,6 +13,7 @@ mod compare;
 mod gaps;
 mod json;
 mod prove;
+mod run_checker;
 mod tree;
 mod walk;
 
