@@ -56,9 +56,23 @@ def statement(rule, spans, runs):
     head, end = head + forge.to_varint(len(runs)), 0
     for first, after in runs:
         head, end = head + forge.to_varint(first - end) + forge.to_varint(after - first), after
-    record = forge.Record(10, 1, os.urandom(16) + forge.to_varint(len(head)) + head)
+    return fresh(10, head)
+
+
+def fresh(kind, head):
+    """A new record without a tail."""
+    record = forge.Record(kind, 1, os.urandom(16) + forge.to_varint(len(head)) + head)
     record.salt = record.body[:16]
     return record
+
+
+def with_length(data):
+    return forge.to_varint(len(data)) + data
+
+
+def inline(data):
+    """A body in the head itself."""
+    return forge.to_varint(len(data) << 2) + data
 
 
 def append(segment, records):
@@ -322,10 +336,94 @@ def another_name(home, rng):
     return scene
 
 
+def engine_keys(home, rng):
+    """A key of the engine's own keyspaces is deleted: the index then has no name and no number of the run."""
+    scene = Scene(home, rng)
+    head = records_of(scene.store, 3)[-1].head()
+    (space,) = struct.unpack_from("<I", head, forge.varint(head, 0)[1] + 8)
+    keys = [(3, struct.pack(">I", space) + b"run-3"), (2, struct.pack(">IQ", space, 3))]
+    deletes = [fresh(2, forge.to_varint(own) + struct.pack("<Q", time.time_ns()) + with_length(key)) for own, key in keys]
+    erase(scene.store, lambda record: False, records=deletes)
+    assert lib.annals(scene.store, "show", "run-3").code == 4
+    return scene
+
+
+def hidden_behind_the_end(home, rng):
+    """The manifest says that its tables lead to records up to a place behind the log's end: readers begin there."""
+    scene = Scene(home, rng)
+    manifest = forge.Manifest(scene.store)
+    active = manifest.path(manifest.segments[-1][0])
+    active.write_bytes(active.read_bytes() + bytes(4096))
+    end, state = active.stat().st_size, manifest.clean[1]
+    manifest.forget_tables()
+    manifest.covers, manifest.clean = (manifest.segments[-1][0], end), (end, state)
+    manifest.covers_state = dict(forge.EMPTY_LOG, chain=state["chain"])
+    manifest.write()
+    assert lib.annals(scene.store, "show", "run-3").code == 4
+    return scene
+
+
+def cut_off(*words):
+    """What leaves an abandoned run 5, `cut-off`, with two frames, and these commands after it."""
+    def record(store):
+        daemon = lib.Daemon(store)
+        daemon.ask("RUN.BEGIN", "NAME", "cut-off")
+        daemon.ask("FRAME.ADD", "cut-off", "llm", "first question", "first answer")
+        daemon.ask("SNAP.PUT", "cut-off", "state after one")
+        daemon.ask("FRAME.ADD", "cut-off", "llm", "second question", "second answer")
+        for one in words:
+            daemon.ask(*one)
+        daemon.end(15)
+    return record
+
+
+def another_beginning(home, rng):
+    """An abandoned run has a frame without an answer. Its question is exchanged, and it gets an answer."""
+    scene = Scene(home, rng, cut_off(("FRAME.BEGIN", "cut-off", "llm", "the question that was asked")))
+    question, answer = b"another question", b"a forged answer"
+    second = [record for record in records_of(scene.store, 5) if record.kind == forge.FRAME][1].head()
+    # Of two varints and flags; then parent, start and duration.
+    at = forge.varint(second, forge.varint(second, 0)[1])[1] + 2
+    for _ in range(3):
+        at = forge.varint(second, at)[1]
+    hashed = bytes([1]) + struct.pack("<IBB", 0, 0, 0) + blake3(question) + blake3(answer) + blake3(b"")
+    link = blake3(second[at : at + 32] + blake3(hashed, "annals run frame 1"), "annals run link 1")
+    frame = forge.to_varint(5) + forge.to_varint(3) + struct.pack("<H", 1 | 16 | 256) + b"\0" + forge.to_varint(0) + forge.to_varint(9)
+    frame += link + inline(question) + inline(answer) + inline(b"")
+    last = records_of(scene.store, 5)[-1]
+    head = last.head()
+    size, at = forge.varint(head, 0)
+    run = head[: at + size - 33] + link + head[at + size - 1 :]
+    erase(scene.store, lambda record: False, records=[fresh(forge.FRAME, frame), logical(last, run)])
+    assert "another question" in lib.must(scene.store, "show", "cut-off@3").text
+    return scene
+
+
+def past_state(home, rng):
+    """A snapshot of an earlier frame is added to an abandoned run."""
+    scene = Scene(home, rng, cut_off(("FRAME.ADD", "cut-off", "llm", "third question", "third answer")))
+    snapshot = forge.to_varint(5) + forge.to_varint(2) + inline(b"forged state") + b"\0"
+    erase(scene.store, lambda record: False, records=[fresh(forge.SNAPSHOT, snapshot)])
+    assert "forged" in lib.must(scene.store, "state", "cut-off@3").text
+    return scene
+
+
+def another_start(home, rng):
+    """The tombstone of a fork's parent says that it began at another time: the fork's first frames have another one, too."""
+    scene = Scene(home, rng, cut_off(("RUN.END", "cut-off", "ok"), ("RUN.FORK", "cut-off@2", "NAME", "fork"), ("RUN.END", "fork", "ok")))
+    before = lib.must(scene.store, "show", "fork@1", "--json").text
+    space = records_of(scene.store, 5)[-1].head()
+    (space,) = struct.unpack_from("<I", space, forge.varint(space, 0)[1] + 8)
+    stone = b"".join(map(forge.to_varint, (space, 5, 2))) + struct.pack("<Q", 10**18) + b"\0" + struct.pack("<Q", time.time_ns())
+    erase(scene.store, lambda record: False, records=[fresh(forge.TOMBSTONE, stone + with_length(b"forget") + with_length(b""))])
+    assert lib.must(scene.store, "show", "fork@1", "--json").text != before
+    return scene
+
+
 WAYS = [
     whole_store, whole_store_twice, tall_node, excused_by_compaction, spare_number, called_earlier, recorded_anew, put_back,
     written_over, stated_afterwards, tombstone_exchanged, put_back_alive,
-    hidden_by_manifest, another_name,
+    hidden_by_manifest, another_name, engine_keys, hidden_behind_the_end, another_beginning, past_state, another_start,
 ]
 # What nothing but a note shows without a checkpoint.
 NOTED = {spare_number: "without a record since before format 4", called_earlier: "without a record since before format 4"}

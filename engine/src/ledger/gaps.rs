@@ -74,8 +74,9 @@ pub struct Gap {
     pub why: String,
     /// The record that shows the gap.
     pub seqno: Seqno,
-    /// When that record was queued, nanoseconds since 1970-01-01 UTC. If no record of the run is left, that was when the
-    /// last one was erased.
+    /// When the run was dropped or abandoned, as its record says, or when the last record of a run was erased, as the
+    /// statement of that says: nanoseconds since 1970-01-01 UTC. Of a replaced run whose record is left, when that
+    /// record was queued; the ledger does not cover this time.
     pub time_ns: u64,
 }
 
@@ -119,19 +120,22 @@ impl Store {
                         ErasureRule::Unused => Some(GapKind::Unused),
                         ErasureRule::BeforeFormat4 => None,
                     };
-                    numbers.extend(kind.map(|kind| (seqno, kind, head.runs)));
+                    numbers.extend(kind.map(|kind| (seqno, kind, head.time_ns, head.runs)));
                 }
                 gaps.extend(said.map(|(id, gap)| {
                     let namespace = namespace(id);
-                    Gap { namespace, seqno, time_ns: leaf.batch.header.time_ns, ..gap }
+                    let time_ns = match gap.kind {
+                        GapKind::Replaced => leaf.batch.header.time_ns,
+                        _ => gap.time_ns,
+                    };
+                    Gap { namespace, seqno, time_ns, ..gap }
                 }));
                 Ok(())
             })
             .map_err(|e| Error::damaged(&leaf.segment.path, leaf.batch.offset, e))?;
             gaps.into_iter().try_for_each(&mut *each)?;
             // A forged statement names up to a million numbers in few bytes, so they are not kept.
-            let time_ns = leaf.batch.header.time_ns;
-            for (seqno, kind, runs) in numbers {
+            for (seqno, kind, time_ns, runs) in numbers {
                 for run in runs.into_iter().flatten() {
                     each(Gap { seqno, time_ns, ..gap_of_number(RunUid(run), kind) })?;
                 }
@@ -173,7 +177,7 @@ fn gap_of_number(run: RunUid, kind: GapKind) -> Gap {
     }
 }
 
-/// The gap that a run's record shows. `walk` adds namespace, seqno and time.
+/// The gap that a run's record shows. `walk` adds namespace and seqno.
 fn gap_of_run(fields: RunFields) -> Option<(NamespaceId, Gap)> {
     let kind = match (fields.gone, fields.status == Status::Abandoned.code()) {
         (true, _) => GapKind::Replaced,
@@ -189,7 +193,7 @@ fn gap_of_run(fields: RunFields) -> Option<(NamespaceId, Gap)> {
         rule: kind.rule().to_owned(),
         why: String::new(),
         seqno: Seqno(0),
-        time_ns: 0,
+        time_ns: fields.ended_ns,
     };
     Some((fields.namespace, gap))
 }
@@ -204,7 +208,7 @@ fn gap_of_tombstone(head: TombstoneHead) -> (NamespaceId, Gap) {
         rule: head.rule,
         why: head.why,
         seqno: Seqno(0),
-        time_ns: 0,
+        time_ns: head.dropped_ns,
     };
     (head.namespace, gap)
 }

@@ -27,6 +27,7 @@ use crate::log::segments::Segment;
 use crate::log::writer_lock::is_being_written;
 use crate::replay::VerifyProblem;
 use crate::trace::kinds;
+use crate::trace::reader::{RunOrTombstone, find_run_or_tombstone};
 use crate::trace::run_keys::{self, RunKey};
 use crate::trace::schema::RunSchema;
 use annals_store::kv::bodies::{self, HashCheck};
@@ -82,6 +83,8 @@ pub(super) struct RecordCheck {
     has_value_before: bool,
     /// The run that was last looked for, and whether it lives.
     last_run: Option<(RunUid, bool)>,
+    /// See [`Self::needed_frames`].
+    needed: HashMap<RunUid, u32>,
     pub(super) values: u64,
     pub(super) value_bytes: u64,
     pub(super) problems: Vec<VerifyProblem>,
@@ -143,6 +146,7 @@ impl RecordCheck {
             named: Vec::new(),
             has_value_before: false,
             last_run: None,
+            needed: HashMap::new(),
             values: 0,
             value_bytes: 0,
             problems: Vec::new(),
@@ -251,7 +255,7 @@ impl RecordCheck {
                 newest == Some((Seqno(run.seqno), run.value))
                     && (keys::is_living(run.value) || kind == kinds::TOMBSTONE)
             }
-            Some(RunKey::Frame(uid, _)) => self.run_lives(uid)?,
+            Some(RunKey::Frame(uid, seq)) => self.run_lives(uid)? || seq <= self.needed_frames(uid)?,
             Some(RunKey::Run(..)) | None => true,
         })
     }
@@ -269,6 +273,30 @@ impl RecordCheck {
         }
         self.last_run = Some((uid, lives));
         Ok(lives)
+    }
+
+    /// The last frame of a run that is gone, and that living forks still read.
+    fn needed_frames(&mut self, uid: RunUid) -> Result<u32> {
+        if let Some(needed) = self.needed.get(&uid) {
+            return Ok(*needed);
+        }
+        let mut needed = 0;
+        for hit in self.core.index.scan_prefix(&run_keys::forks(uid), Seqno(u64::MAX))? {
+            let Some(fork) = run_keys::fork_uid(&hit.key).filter(|fork| *fork > uid) else { continue };
+            let namespaces: Vec<NamespaceId> = self.namespaces.keys().copied().collect();
+            for namespace in namespaces {
+                let parent = match find_run_or_tombstone(&self.core, namespace, fork)? {
+                    Some(RunOrTombstone::Run(head, _)) => head.fields.parent,
+                    Some(RunOrTombstone::Dropped(head)) => head.parent,
+                    None => None,
+                };
+                let Some((_, shared, _)) = parent.filter(|(of, ..)| *of == uid) else { continue };
+                let upto = if self.run_lives(fork)? { shared } else { self.needed_frames(fork)? };
+                needed = needed.max(shared.min(upto));
+            }
+        }
+        self.needed.insert(uid, needed);
+        Ok(needed)
     }
 
     fn check_value(&mut self, segment: &Segment, at: u32, logical: LogicalBody<'_>) -> Result<()> {
@@ -354,9 +382,11 @@ impl RecordCheck {
         let (upto, now) = (self.snapshot.visible(), self.core.index.visible());
         let (mut entries, mut unknown) = (0, 0);
         let mut late: Vec<(Vec<u8>, Seqno)> = Vec::new();
-        self.snapshot.for_each(|key, seqno, _| {
+        self.snapshot.for_each(|key, seqno, _, differs| {
             match keys::kind_of(key) {
                 Some(KeyKind::Group | KeyKind::Anchor) => {}
+                // An older table has another entry of the same record.
+                Some(_) if differs => unknown += 1,
                 None => unknown += 1,
                 Some(_) if seqno > now && late.len() < NAMED_MAX => late.push((key.to_vec(), seqno)),
                 Some(_) if seqno > upto => {}
@@ -397,9 +427,9 @@ impl RecordCheck {
     fn name_extras(&mut self) -> Result<()> {
         let mut found: Vec<Vec<u8>> = Vec::new();
         let room = NAMED_MAX.saturating_sub(self.named.len());
-        self.snapshot.for_each(|key, seqno, value| {
+        self.snapshot.for_each(|key, seqno, value, differs| {
             let is_checked = !matches!(keys::kind_of(key), Some(KeyKind::Group | KeyKind::Anchor));
-            if found.len() < room && is_checked && !self.is_of_its_record(key, seqno, value) {
+            if found.len() < room && is_checked && (differs || !self.is_of_its_record(key, seqno, value)) {
                 found.push(key.to_vec());
             }
             Ok(())

@@ -25,7 +25,7 @@ use crate::log::ledger::LedgerNode;
 use crate::log::manifest::{FORMAT, FORMAT_UNSTATED};
 use crate::log::open::{FoundLog, find};
 use crate::log::queue::Durability;
-use crate::log::record::{FIRST_FREE_SPACE, LogicalBody, RecordKind, SpaceHead};
+use crate::log::record::{EmbeddingHead, FIRST_FREE_SPACE, KvHead, LogicalBody, RecordKind, SpaceHead};
 use crate::log::scan::scan_states;
 use crate::log::segments::{Segment, read_lock};
 use crate::trace::erasure_report::{ErasureReport, UnexplainedErasure, count_of};
@@ -100,6 +100,8 @@ pub(crate) struct LogCensus {
     spaces: HashMap<u32, SpaceHead>,
     space_names: HashMap<(Option<u32>, String), u32>,
     renamed: BTreeSet<u32>,
+    /// Keyspaces that have a key.
+    used_spaces: BTreeSet<u32>,
 }
 
 impl LogCensus {
@@ -159,7 +161,11 @@ impl LogCensus {
                 kinds::FRAME => {
                     let (run, seq, open) = FrameHead::peek_open(head)?;
                     self.framed.insert(run.0);
-                    self.run_records.add_frame(run.0, seq, open);
+                    let beginning = match self.run_records.compares_beginning(run.0, seq, open) {
+                        true => Some(FrameHead::parse(head)?.beginning()),
+                        false => None,
+                    };
+                    self.run_records.add_frame(run.0, seq, open, beginning);
                 }
                 kinds::SNAPSHOT => {
                     let (run, seq) = SnapshotHead::peek(head)?;
@@ -169,7 +175,12 @@ impl LogCensus {
                     self.add_statement(seqno, ErasureHead::parse(head)?);
                     permanent += 1;
                 }
-                kinds::FRAME_PART => self.run_records.add_part(PartHead::peek(head)?.0),
+                kinds::FRAME_PART => {
+                    let (run, seq, part) = PartHead::peek(head)?;
+                    self.run_records.add_part(run.0, seq, part);
+                }
+                RecordKind::Put | RecordKind::Delete => _ = self.used_spaces.insert(KvHead::space(head)?),
+                RecordKind::Embedding => _ = self.used_spaces.insert(EmbeddingHead::space(head)?),
                 RecordKind::Space => {
                     self.add_space(head)?;
                     permanent += 1;
@@ -270,6 +281,8 @@ impl LogCensus {
         report.changed_runs = self.run_records.changed.ranges();
         report.namesakes = self.run_records.namesakes.ranges();
         report.renamed_spaces = self.renamed.iter().copied().collect();
+        let is_keyspace = |id: &u32| matches!(self.spaces.get(id), Some(SpaceHead::Keyspace { .. }));
+        report.stray_spaces = self.used_spaces.iter().copied().filter(|id| !is_keyspace(id)).collect();
         report.is_settled = found.state.clean.is_some() && found.state.format > FORMAT_UNSTATED;
         let next = self.next_run;
         report.missing_runs = subtract(&self.recorded.missing(next), &self.earlier.present(next));

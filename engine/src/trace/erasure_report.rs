@@ -57,6 +57,9 @@ pub struct ErasureReport {
     pub namesakes: Vec<Range<u64>>,
     /// Numbers of namespaces and keyspaces with two definitions, with the name of another one, or that no writer gives.
     pub renamed_spaces: Vec<u32>,
+    /// Numbers of keyspaces with keys that the log does not define. Keys with numbers below 16 would change the engine's
+    /// own index.
+    pub stray_spaces: Vec<u32>,
     /// The store was closed cleanly in this format, so numbers that were taken and not used are stated. A missing
     /// run was then removed. Else a missing run may still begin, or the next opening for writing states it.
     pub is_settled: bool,
@@ -95,6 +98,9 @@ impl ErasureReport {
         }
         for space in &self.renamed_spaces {
             all.push(format!("{FORGED}: a definition of namespace or keyspace {space} beside another one"));
+        }
+        for space in &self.stray_spaces {
+            all.push(format!("{FORGED}: keys of keyspace {space}, which is not defined"));
         }
         all
     }

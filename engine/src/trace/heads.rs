@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::{ByteReader, CodecError, put_bytes, put_signed, put_varint};
 use crate::ids::{Link, NamespaceId, RunUid};
 use crate::log::record::{BodyRef, put_embeddings, take_embeddings};
+use crate::trace::run_records::{FactHash, hash_facts};
 
 /// The head of a frame record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +91,21 @@ impl FrameHead {
         Ok((RunUid(r.varint()?), r.varint32()?, r.u16()? & FRAME_OPEN != 0))
     }
 
+    /// A hash of what stays the same when a frame that was begun is finished.
+    pub(crate) fn beginning(&self) -> FactHash {
+        let mut input = Vec::new();
+        // A finished frame names the first bytes of an id only.
+        self.input.put_if_proved(&mut input, true);
+        let other = self.other.as_deref().unwrap_or_default().as_bytes();
+        hash_facts(&[
+            &[self.component],
+            other,
+            &self.parent.to_le_bytes(),
+            &self.start_ns.to_le_bytes(),
+            &input,
+        ])
+    }
+
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
         let mut r = ByteReader::new(head, "frame head");
         let run = RunUid(r.varint()?);
@@ -163,9 +179,10 @@ impl PartHead {
         out
     }
 
-    /// Run of a part, from the front of its head.
-    pub(crate) fn peek(head: &[u8]) -> Result<RunUid, CodecError> {
-        ByteReader::new(head, "frame part head").varint().map(RunUid)
+    /// Run, frame and number of a part, from the front of its head.
+    pub(crate) fn peek(head: &[u8]) -> Result<(RunUid, u32, u32), CodecError> {
+        let mut r = ByteReader::new(head, "frame part head");
+        Ok((RunUid(r.varint()?), r.varint32()?, r.varint32()?))
     }
 
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {

@@ -8,14 +8,17 @@
 //! - A run's life ends with its tombstone, with a record that says it was replaced, or with a statement that its last
 //!   record was erased. No record of the run comes after the end of its life, and none that begins or ends it is left
 //!   when such a statement is made without the one or the other.
-//! - A name is that of one living run. A run keeps its name, its parent and the time of its beginning, and an end names
-//!   all frames before it.
+//! - A name is that of one living run. A run keeps its name, its parent and the time of its beginning, also in its
+//!   tombstone, and an end names all frames before it.
+//! - A frame that was begun keeps its component, parent, beginning and input. Parts of its output are numbered in order,
+//!   and none comes after the whole frame. A snapshot is one of the last frame that was begun before it.
 //!
 //! Memory holds a few words for each run, and for each 64 frames of runs that have not ended for good.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
+use crate::ids::{NamespaceId, RunUid};
 use crate::trace::heads::{RunFields, TombstoneHead};
 use crate::trace::model::Status;
 use crate::trace::run_counts::{RunCounts, RunPart, RunTally};
@@ -98,28 +101,55 @@ impl NumbersOfRuns {
     }
 
     fn forget(&mut self, run: u64) {
-        while let Some((key, _)) = self.bits.range((run, 0)..=(run, u32::MAX)).next() {
-            let key = *key;
-            self.bits.remove(&key);
-        }
+        forget_frames_of(&mut self.bits, run);
     }
 }
 
-/// Hashes of a run's name in its namespace, and of what does not change in its life.
-fn hashes(fields: &RunFields) -> (u64, u64) {
+/// The first bytes of a hash of facts that must stay the same.
+pub(crate) type FactHash = [u8; 16];
+
+/// A hash of these values, each with its length.
+pub(crate) fn hash_facts(values: &[&[u8]]) -> FactHash {
     let mut hasher = blake3::Hasher::new();
-    let front = |hasher: &blake3::Hasher| {
-        let mut front = [0; 8];
-        hasher.finalize_xof().fill(&mut front);
-        u64::from_le_bytes(front)
-    };
-    hasher.update(&fields.namespace.0.to_le_bytes()).update(fields.name.as_bytes());
-    let name = front(&hasher);
-    hasher.update(&fields.started_ns.to_le_bytes());
-    if let Some((parent, shared, at)) = fields.parent {
-        hasher.update(&parent.0.to_le_bytes()).update(&shared.to_le_bytes()).update(&at.to_le_bytes());
+    for value in values {
+        hasher.update(&(value.len() as u64).to_le_bytes()).update(value);
     }
-    (name, front(&hasher))
+    let mut front = FactHash::default();
+    hasher.finalize_xof().fill(&mut front);
+    front
+}
+
+/// What stays the same in all records of a living run, and how many frames it has at least.
+#[derive(Debug, Clone, Copy)]
+struct RunFacts {
+    name: FactHash,
+    beginning: FactHash,
+    frames: u32,
+    /// The last frame that it shares with its parent.
+    shared: u32,
+}
+
+impl RunFacts {
+    fn of_run(fields: &RunFields) -> Self {
+        let frames = if fields.status == Status::Open.code() { 0 } else { fields.frames };
+        let name = hash_facts(&[&fields.namespace.0.to_le_bytes(), fields.name.as_bytes()]);
+        let beginning = beginning_of(fields.namespace, fields.started_ns, fields.parent);
+        Self { name, beginning, frames, shared: fields.parent.map_or(0, |(_, shared, _)| shared) }
+    }
+}
+
+fn beginning_of(namespace: NamespaceId, started_ns: u64, parent: Option<(RunUid, u32, u32)>) -> FactHash {
+    let parent =
+        parent.map(|(of, shared, at)| [of.0, u64::from(shared), u64::from(at)].map(u64::to_le_bytes));
+    let parent = parent.unwrap_or_default().concat();
+    hash_facts(&[&namespace.0.to_le_bytes(), &started_ns.to_le_bytes(), &parent])
+}
+
+fn forget_frames_of<T>(frames: &mut BTreeMap<(u64, u32), T>, run: u64) {
+    while let Some((key, _)) = frames.range((run, 0)..=(run, u32::MAX)).next() {
+        let key = *key;
+        frames.remove(&key);
+    }
 }
 
 /// What is known about the records of runs at one place of the log.
@@ -140,12 +170,14 @@ pub(crate) struct RunRecordCensus {
     finished: RangeSet,
     /// Whole and begun frames, and stored snapshots, of runs that have not ended for good.
     whole: NumbersOfRuns,
-    opened: NumbersOfRuns,
     states: NumbersOfRuns,
-    /// What stays the same in all records of a living run: a hash of it.
-    identities: HashMap<u64, u64>,
+    /// What stays the same in frames that were begun and are not whole yet.
+    opened: BTreeMap<(u64, u32), Option<FactHash>>,
+    /// The last part of the output of frames that are not whole yet.
+    parts: BTreeMap<(u64, u32), u32>,
+    facts: HashMap<u64, RunFacts>,
     /// Living runs by a hash of their namespace and name.
-    names: HashMap<u64, u64>,
+    names: HashMap<FactHash, u64>,
     /// Runs with a record after the end of their life.
     pub(crate) revived: RangeSet,
     /// Runs with records that replace final ones.
@@ -155,20 +187,28 @@ pub(crate) struct RunRecordCensus {
 }
 
 impl RunRecordCensus {
-    pub(crate) fn add_frame(&mut self, run: u64, seq: u32, open: bool) {
+    /// Whether [`RunRecordCensus::add_frame`] compares the beginning of this frame.
+    pub(crate) fn compares_beginning(&self, run: u64, seq: u32, open: bool) -> bool {
+        open || self.opened.contains_key(&(run, seq))
+    }
+
+    pub(crate) fn add_frame(&mut self, run: u64, seq: u32, open: bool, beginning: Option<FactHash>) {
         let dropped = self.has_ended(run);
+        let begun = self.opened.get(&(run, seq));
+        let is_other = begun.is_some_and(|begun| open || *begun != beginning);
         if dropped {
             self.revived.insert_one(run);
-        } else if self.finished.contains(run) || self.whole.has(run, seq) || open && self.opened.has(run, seq)
-        {
+        } else if self.finished.contains(run) || self.whole.has(run, seq) || is_other {
             self.changed.insert_one(run);
         }
         if open {
             if !dropped && !self.finished.contains(run) {
-                self.opened.insert(run, seq);
+                self.opened.insert((run, seq), beginning);
             }
             return;
         }
+        self.opened.remove(&(run, seq));
+        self.parts.remove(&(run, seq));
         if dropped {
             self.counts.add_dropped(run, 1);
         } else {
@@ -180,12 +220,28 @@ impl RunRecordCensus {
     }
 
     /// A part of a frame's output.
-    pub(crate) fn add_part(&mut self, run: u64) {
+    pub(crate) fn add_part(&mut self, run: u64, seq: u32, part: u32) {
         if self.has_ended(run) {
             self.revived.insert_one(run);
-        } else if self.finished.contains(run) {
+            return;
+        }
+        if self.finished.contains(run) || self.whole.has(run, seq) {
+            self.changed.insert_one(run);
+            return;
+        }
+        // Compaction may have erased earlier parts.
+        let before = self.parts.insert((run, seq), part);
+        if before.is_some_and(|before| part <= before) {
             self.changed.insert_one(run);
         }
+    }
+
+    /// The last frame that was begun so far, shared ones included.
+    fn last_frame(&self, run: u64) -> u32 {
+        let opened =
+            self.opened.range((run, 0)..=(run, u32::MAX)).next_back().map_or(0, |((_, seq), _)| *seq);
+        let shared = self.facts.get(&run).map_or(0, |facts| facts.shared);
+        self.whole.last(run).max(opened).max(shared)
     }
 
     pub(crate) fn add_snapshot(&mut self, run: u64, seq: u32) {
@@ -195,7 +251,7 @@ impl RunRecordCensus {
         }
         match self.finished.contains(run) {
             true => self.changed.insert_one(run),
-            false if self.states.has(run, seq) => self.changed.insert_one(run),
+            false if self.states.has(run, seq) || seq < self.last_frame(run) => self.changed.insert_one(run),
             false => self.states.insert(run, seq),
         }
         self.counts.add_snapshot(run);
@@ -204,11 +260,13 @@ impl RunRecordCensus {
     pub(crate) fn add_run(&mut self, fields: &RunFields) {
         let run = fields.uid.0;
         let is_open = fields.status == Status::Open.code();
-        let (name, identity) = hashes(fields);
-        if self.identities.get(&run).is_some_and(|known| *known != identity) {
+        let facts = RunFacts::of_run(fields);
+        let is_other = |known: &RunFacts| (known.name, known.beginning) != (facts.name, facts.beginning);
+        if self.facts.get(&run).is_some_and(is_other) {
             self.changed.insert_one(run);
         }
-        let holder = self.names.get(&name).filter(|holder| **holder != run && !self.has_ended(**holder));
+        let holder =
+            self.names.get(&facts.name).filter(|holder| **holder != run && !self.has_ended(**holder));
         if holder.is_some() {
             self.namesakes.insert_one(run);
         }
@@ -222,16 +280,16 @@ impl RunRecordCensus {
             self.end(run, if is_open { u32::MAX } else { fields.frames.saturating_sub(shared) });
             return;
         }
-        let last = self.whole.last(run).max(self.opened.last(run));
+        let last = self.last_frame(run);
         if self.has_ended(run) {
             self.revived.insert_one(run);
         } else if self.finished.contains(run) || !is_open && fields.frames < last {
             self.changed.insert_one(run);
         }
         self.begun.insert_one(run);
-        self.names.insert(name, run);
+        self.names.insert(facts.name, run);
         if !self.has_ended(run) {
-            self.identities.insert(run, identity);
+            self.facts.insert(run, facts);
         }
         if is_open || fields.status == Status::Abandoned.code() {
             return;
@@ -247,6 +305,12 @@ impl RunRecordCensus {
             self.revived.insert_one(run);
         }
         self.dropped_once.insert_one(run);
+        // A resumed run has more frames than a record of before says, and the newer one may be erased.
+        let beginning = beginning_of(head.namespace, head.started_ns, head.parent);
+        let is_other = |known: &RunFacts| known.beginning != beginning || head.frames < known.frames;
+        if self.facts.get(&run).is_some_and(is_other) {
+            self.changed.insert_one(run);
+        }
         self.end(run, head.frames.saturating_sub(shared));
     }
 
@@ -289,14 +353,15 @@ impl RunRecordCensus {
     fn forget(&mut self, run: u64) {
         self.counts.drop_run(run);
         self.forget_frames(run);
-        self.identities.remove(&run);
+        self.facts.remove(&run);
     }
 
     /// Of a run that is over, no frame is expected.
     fn forget_frames(&mut self, run: u64) {
         self.whole.forget(run);
-        self.opened.forget(run);
         self.states.forget(run);
+        forget_frames_of(&mut self.opened, run);
+        forget_frames_of(&mut self.parts, run);
     }
 
     /// See [`RunCounts::part_span`].
@@ -321,7 +386,7 @@ impl RunRecordCensus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Link, NamespaceId, RunUid};
+    use crate::ids::Link;
 
     fn fields(run: u64, name: &str, status: Status) -> RunFields {
         RunFields {
@@ -356,7 +421,7 @@ mod tests {
     fn at_most_256_parts_of_runs_with_records() {
         let mut census = RunRecordCensus::default();
         assert_eq!((census.part_span(), census.parts(1)), (1, vec![]));
-        (1..=256).for_each(|run| census.add_frame(run * 1000, 1, false));
+        (1..=256).for_each(|run| census.add_frame(run * 1000, 1, false, None));
         assert_eq!((census.part_span(), census.parts(1).len()), (1, 256));
         census.add_snapshot(1001, 1);
         assert_eq!(census.part_span(), 2);
@@ -370,8 +435,8 @@ mod tests {
     fn greatest_run_number_is_counted_without_overflow() {
         let mut census = RunRecordCensus::default();
         for run in [u64::MAX, u64::MAX - 1] {
-            census.add_frame(run, 1, false);
-            census.add_frame(run, 1, false);
+            census.add_frame(run, 1, false, None);
+            census.add_frame(run, 1, false, None);
             census.add_snapshot(run, u32::MAX);
         }
         let parts = census.parts(1);
@@ -399,10 +464,10 @@ mod tests {
     fn the_end_of_a_life_explains_its_records_once() {
         let mut census = RunRecordCensus::default();
         for (run, seq) in [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)] {
-            census.add_frame(run, seq, false);
+            census.add_frame(run, seq, false, None);
         }
-        census.add_frame(3, 2, true);
-        [1, 2].into_iter().for_each(|run| census.add_snapshot(run, 1));
+        census.add_frame(3, 2, true, None);
+        [(1, 3), (2, 2)].into_iter().for_each(|(run, seq)| census.add_snapshot(run, seq));
         let part = |first, records, dropped, snapshots| RunPart { first, records, dropped, snapshots };
         assert_eq!(census.parts(1), [part(1, 3, 0, 1), part(2, 2, 0, 1), part(3, 1, 0, 0)]);
         census.end(1, 3);
@@ -421,15 +486,15 @@ mod tests {
         let finished = || {
             let mut census = RunRecordCensus::default();
             census.add_run(&fields(7, "a", Status::Open));
-            (1..=3).for_each(|seq| census.add_frame(7, seq, false));
-            census.add_snapshot(7, 2);
+            (1..=3).for_each(|seq| census.add_frame(7, seq, false, None));
+            census.add_snapshot(7, 3);
             census
         };
         // Before its end, what is whole stays.
         let mut census = finished();
-        census.add_frame(7, 4, true);
-        census.add_frame(7, 4, false);
-        census.add_part(7);
+        census.add_frame(7, 4, true, None);
+        census.add_part(7, 4, 1);
+        census.add_frame(7, 4, false, None);
         let abandoned = RunFields { frames: 4, ..fields(7, "a", Status::Abandoned) };
         census.add_run(&abandoned);
         census.add_run(&fields(7, "a", Status::Open));
@@ -443,9 +508,9 @@ mod tests {
             |census| {
                 census.add_run(&RunFields { parent: Some((RunUid(1), 1, 1)), ..fields(7, "a", Status::Open) })
             },
-            |census| census.add_frame(7, 2, false),
-            |census| census.add_frame(7, 2, true),
-            |census| census.add_snapshot(7, 2),
+            |census| census.add_frame(7, 2, false, None),
+            |census| census.add_frame(7, 2, true, None),
+            |census| census.add_snapshot(7, 3),
         ];
         for change in before {
             let mut census = finished();
@@ -453,8 +518,8 @@ mod tests {
             assert_eq!(faults(&census), [vec![], one(7), vec![]]);
         }
         let after: [Change; 5] = [
-            |census| census.add_part(7),
-            |census| census.add_frame(7, 4, false),
+            |census| census.add_part(7, 4, 1),
+            |census| census.add_frame(7, 4, false, None),
             |census| census.add_snapshot(7, 3),
             |census| census.add_run(&fields(7, "a", Status::Ok)),
             |census| census.add_run(&fields(7, "a", Status::Open)),
@@ -496,5 +561,62 @@ mod tests {
         // A number that never was ends the name of a living run.
         census.add_run(&RunFields { gone: true, ..fields(9, "a", Status::Ok) });
         assert_eq!(faults(&census), [vec![], vec![], vec![4..5, 9..10]]);
+    }
+
+    /// An attacker replaced the question and the answer of a frame that was begun in an abandoned run, put a snapshot
+    /// over those of the past, and moved the beginning of a run that a fork shares by a tombstone.
+    #[test]
+    fn what_was_begun_keeps_its_beginning() {
+        let begun = || {
+            let mut census = RunRecordCensus::default();
+            let parent = Some((RunUid(1), 1, 1));
+            census.add_run(&RunFields { parent, ..fields(7, "a", Status::Open) });
+            census.add_frame(7, 2, false, None);
+            census.add_frame(7, 3, true, Some([3; 16]));
+            (1..=2).for_each(|part| census.add_part(7, 3, part));
+            census.add_run(&RunFields { parent, frames: 3, ..fields(7, "a", Status::Abandoned) });
+            census
+        };
+        let tombstone = |frames, started_ns| TombstoneHead {
+            namespace: NamespaceId(16),
+            run: RunUid(7),
+            frames,
+            started_ns,
+            parent: Some((RunUid(1), 1, 1)),
+            dropped_ns: 9,
+            rule: String::new(),
+            why: String::new(),
+        };
+        type Change<'a> = &'a dyn Fn(&mut RunRecordCensus);
+        let sound: [Change<'_>; 4] = [
+            &|census| census.add_part(7, 3, 3),
+            &|census| census.add_frame(7, 3, false, Some([3; 16])),
+            &|census| census.add_snapshot(7, 3),
+            &|census| census.add_tombstone(&tombstone(4, 1)),
+        ];
+        let forged: [Change<'_>; 7] = [
+            &|census| census.add_part(7, 3, 2),
+            &|census| census.add_part(7, 2, 1),
+            &|census| census.add_frame(7, 3, false, Some([4; 16])),
+            &|census| census.add_frame(7, 3, true, Some([3; 16])),
+            &|census| census.add_snapshot(7, 2),
+            &|census| census.add_tombstone(&tombstone(2, 1)),
+            &|census| census.add_tombstone(&tombstone(3, 2)),
+        ];
+        let all =
+            sound.iter().map(|change| (change, false)).chain(forged.iter().map(|change| (change, true)));
+        for (at, (change, is_forged)) in all.enumerate() {
+            let mut census = begun();
+            change(&mut census);
+            let expected = if is_forged { one(7) } else { Vec::new() };
+            assert_eq!(faults(&census), [vec![], expected, vec![]], "change {at}");
+        }
+        // Of a fork without a frame of its own, the last frame is the shared one.
+        let mut census = RunRecordCensus::default();
+        census.add_run(&RunFields { parent: Some((RunUid(1), 5, 5)), ..fields(8, "b", Status::Open) });
+        census.add_snapshot(8, 5);
+        assert_eq!(faults(&census), [vec![], vec![], vec![]]);
+        census.add_snapshot(8, 4);
+        assert_eq!(faults(&census), [vec![], one(8), vec![]]);
     }
 }

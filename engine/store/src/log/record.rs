@@ -414,6 +414,11 @@ impl KvHead {
         Ok((space, key, recipe))
     }
 
+    /// The keyspace, from the front of a head.
+    pub fn space(head: &[u8]) -> Result<u32, CodecError> {
+        ByteReader::new(head, "key-value head").varint32()
+    }
+
     /// The write time, from the front of a head.
     pub fn time(head: &[u8]) -> Result<u64, CodecError> {
         let mut r = ByteReader::new(head, "key-value head");
@@ -455,6 +460,13 @@ impl EmbeddingHead {
         put_bytes(&mut out, &self.key);
         put_embeddings(&self.embeddings, &mut out);
         out
+    }
+
+    /// The keyspace, from the front of a head.
+    pub fn space(head: &[u8]) -> Result<u32, CodecError> {
+        let mut r = ByteReader::new(head, "embedding head");
+        r.varint32()?;
+        r.varint32()
     }
 
     pub fn parse(head: &[u8]) -> Result<Self, CodecError> {

@@ -111,7 +111,9 @@ fn scan_active(
 ) -> Result<ScanEnd> {
     let note = found.note.note.as_ref().filter(|note| note.segment == segment.id);
     let known = KnownEnds { rewritten: None, digests: &known_digests(found, segment.id) };
-    let noted = found.state.synced.max(note.map_or(0, |note| note.synced));
+    // Tables lead to records up to there: the log was synced before they were listed.
+    let covered = if found.state.covers.0 == segment.id { found.state.covers.1 } else { 0 };
+    let noted = found.state.synced.max(covered).max(note.map_or(0, |note| note.synced));
     loop {
         let len = segment.file.len()?;
         let mut cursor = LogCursor::new(segment.file.clone(), segment.salt, at, len);

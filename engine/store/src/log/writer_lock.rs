@@ -152,6 +152,6 @@ fn held_by(pid: &str, paths: &StorePaths) -> Error {
         "" => "another process".to_owned(),
         pid => format!("process {pid}"),
     };
-    let what = format!("{holder} is writing to {}", paths.root().display());
+    let what = format!("{holder} is writing to {}; wait for it or open read-only", paths.root().display());
     Error::new(ErrorKind::Locked, what)
 }

@@ -104,7 +104,8 @@ impl IndexLevels {
             found.extend(versions.into_iter().map(|(seqno, value)| (Seqno(seqno), value)));
         }
         found.retain(|(seqno, _)| *seqno <= at);
-        found.sort_unstable_by_key(|(seqno, _)| std::cmp::Reverse(*seqno));
+        // Of equal entries, that of the first source counts, as elsewhere.
+        found.sort_by_key(|(seqno, _)| std::cmp::Reverse(*seqno));
         found.dedup_by_key(|(seqno, _)| *seqno);
         Ok(found)
     }

@@ -11,7 +11,7 @@ use crate::kv::index::levels::{Index, IndexLevels};
 use crate::kv::index::memtable::MemtableSource;
 use crate::kv::index::reads::table_error;
 use crate::kv::keys;
-use crate::kv::table::{IndexValue, MergeSource, Table, TableError, TableSource, merge};
+use crate::kv::table::{IndexValue, MergeSource, Table, TableError, TableSource, merge_checked};
 use crate::log::manifest::TableEntry;
 use crate::log::segments::lock;
 
@@ -51,7 +51,7 @@ impl IndexSnapshot {
     /// `Damaged` if a table is.
     pub fn segments(&self) -> Result<HashSet<SegmentId>> {
         let (mut all, mut last) = (HashSet::new(), None);
-        self.for_each(|_, _, value| {
+        self.for_each(|_, _, value, _| {
             let segment = keys::place(value).segment;
             if value.kind != keys::ANCHOR && last.replace(segment) != Some(segment) {
                 all.insert(segment);
@@ -92,18 +92,19 @@ impl IndexSnapshot {
         Ok(false)
     }
 
-    /// Calls `each` with all entries in order: key ascending, and of each key the newest version first.
+    /// Calls `each` with all entries in order: key ascending, and of each key the newest version first. It also gets
+    /// whether another table has a different value in the same entry, which no writer makes.
     ///
     /// # Errors
     /// The error of `each`; `Damaged` if a table is.
-    pub fn for_each(&self, mut each: impl FnMut(&[u8], Seqno, IndexValue) -> Result<()>) -> Result<()> {
+    pub fn for_each(&self, mut each: impl FnMut(&[u8], Seqno, IndexValue, bool) -> Result<()>) -> Result<()> {
         let mut failed = None;
         let memory = self.levels.memory();
         let mut sources: Vec<Box<dyn MergeSource + '_>> = Vec::new();
         sources.extend(memory.map(|memory| Box::new(MemtableSource::new(memory.clone())) as Box<_>));
         sources.extend(self.levels.tables().map(|table| Box::new(TableSource::new(table)) as Box<_>));
-        let done = merge(sources, |key, seqno, value| {
-            each(key, Seqno(seqno), value).map_err(|error| {
+        let done = merge_checked(sources, |key, seqno, value, differs| {
+            each(key, Seqno(seqno), value, differs).map_err(|error| {
                 failed = Some(error);
                 TableError::WriterFailed
             })

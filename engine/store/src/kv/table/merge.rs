@@ -23,8 +23,16 @@ pub trait MergeSource {
 ///
 /// If a source is out of order, so is the output, which [`TableWriter`](super::TableWriter) refuses.
 pub fn merge<E: From<super::TableError>>(
-    mut sources: Vec<Box<dyn MergeSource + '_>>,
+    sources: Vec<Box<dyn MergeSource + '_>>,
     mut each: impl FnMut(&[u8], u64, IndexValue) -> Result<(), E>,
+) -> Result<(), E> {
+    merge_checked(sources, |key, seqno, value, _| each(key, seqno, value))
+}
+
+/// As [`merge`]; `each` also gets whether another source has a different value in an entry with this key and seqno.
+pub fn merge_checked<E: From<super::TableError>>(
+    mut sources: Vec<Box<dyn MergeSource + '_>>,
+    mut each: impl FnMut(&[u8], u64, IndexValue, bool) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut at = 0;
     while at < sources.len() {
@@ -37,7 +45,9 @@ pub fn merge<E: From<super::TableError>>(
     while let Some(first) = least_source(&sources) {
         let (before, rest) = sources.split_at_mut(first + 1);
         let Some(source) = before.last_mut() else { break };
-        each(source.key(), source.seqno(), source.value())?;
+        let same = |other: &dyn MergeSource| other.seqno() == source.seqno() && other.key() == source.key();
+        let differs = rest.iter().any(|other| same(&**other) && other.value() != source.value());
+        each(source.key(), source.seqno(), source.value(), differs)?;
         // Skip the same entry in the other sources.
         let mut ended = Vec::new();
         for (number, other) in rest.iter_mut().enumerate() {

@@ -25,7 +25,7 @@ mod writer;
 pub use entry::{IndexEntry, IndexValue, TableCoverage, TableMeta};
 pub use error::{TableError, TableResult};
 pub(crate) use layout::is_earlier_version;
-pub use merge::{MergeSource, merge};
+pub use merge::{MergeSource, merge, merge_checked};
 pub use reader::Table;
 pub use scan::TableSource;
 pub use writer::TableWriter;
