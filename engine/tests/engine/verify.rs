@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use annals::io::Io;
@@ -143,13 +143,28 @@ fn tables(sim: &SimIo) -> Vec<PathBuf> {
     sim.files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "tbl")).collect()
 }
 
+fn entries_of(table: &Table) -> Vec<IndexEntry> {
+    table.scan(Bound::Unbounded, Bound::Unbounded).map(Result::unwrap).collect()
+}
+
+/// The oldest table that has such an entry.
+fn table_with(sim: &SimIo, wanted: impl Fn(&IndexEntry) -> bool) -> PathBuf {
+    let has = |path: &PathBuf| {
+        let table = Table::open(FileBytes::owned(sim.read(path).unwrap().into())).unwrap();
+        entries_of(&table).iter().any(&wanted)
+    };
+    tables(sim).into_iter().find(has).unwrap()
+}
+
 /// Changes the entries of the only table. Its checksums are made anew, and the manifest lists its new length.
 fn edit_table(sim: &SimIo, edit: impl FnOnce(&mut Vec<IndexEntry>)) {
-    let path = tables(sim).pop().unwrap();
-    let bytes = sim.read(&path).unwrap();
+    edit_table_at(sim, &tables(sim)[0], edit);
+}
+
+fn edit_table_at(sim: &SimIo, path: &Path, edit: impl FnOnce(&mut Vec<IndexEntry>)) {
+    let bytes = sim.read(path).unwrap();
     let table = Table::open(FileBytes::owned(bytes.clone().into())).unwrap();
-    let entries = table.scan(Bound::Unbounded, Bound::Unbounded);
-    let mut entries: Vec<IndexEntry> = entries.map(Result::unwrap).collect();
+    let mut entries = entries_of(&table);
     let write = |entries: &[IndexEntry]| {
         let mut writer = TableWriter::new(Vec::new(), *table.meta()).unwrap();
         for entry in entries {
@@ -162,7 +177,7 @@ fn edit_table(sim: &SimIo, edit: impl FnOnce(&mut Vec<IndexEntry>)) {
     entries.sort_by(|a, b| a.key.cmp(&b.key).then(b.seqno.cmp(&a.seqno)));
     let forged = write(&entries);
     assert!(forged != bytes);
-    sim.edit(&path, |bytes| bytes.clone_from(&forged)).unwrap();
+    sim.edit(path, |bytes| bytes.clone_from(&forged)).unwrap();
     relist_table(sim, (table.meta().id, bytes.len(), forged.len()));
 }
 
@@ -334,6 +349,65 @@ fn table_of_a_diverged_copy_is_damage() {
         .unwrap();
     }
     assert_index_damage(&sim, "a foreign table");
+}
+
+/// Found by an attacker: where an older table had an entry of the same record with another place, which of both a reader
+/// saw was left to chance, and `verify` passed over it.
+#[test]
+fn second_entry_of_a_record_in_an_older_table_is_damage() {
+    let sim = store_with_table();
+    let older = tables(&sim);
+    let store = Store::open_with("s", sim_options(&sim)).unwrap();
+    let keys = store.namespace("default").unwrap().keyspace("k", History::All).unwrap();
+    keys.put(b"secret", "precious3").unwrap();
+    store.close().unwrap();
+    assert_whole(&read_only(&sim));
+    let newest = {
+        let newer = tables(&sim).into_iter().find(|path| !older.contains(path)).unwrap();
+        let newer = Table::open(FileBytes::owned(sim.read(&newer).unwrap().into())).unwrap();
+        entries_of(&newer).into_iter().find(|entry| entry.key.ends_with(b"secret")).unwrap()
+    };
+    edit_table_at(&sim, &older[0], |entries| {
+        let value = entry(entries, b"secret").value;
+        assert!(value != newest.value);
+        entries.push(IndexEntry { value, ..newest });
+    });
+    assert_index_damage(&sim, "a second entry");
+}
+
+/// Found by an attacker: a table without the snapshots of a dropped run passed, though a fork still read them.
+#[test]
+fn hidden_snapshot_of_a_dropped_parent_is_damage() {
+    let sim = SimIo::new(6);
+    let store = Store::open_with("s", sim_options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("parent")).unwrap();
+    for state in ["state 1", "state 2", "state 3"] {
+        record(&run, &mut GrowingConversation::new(state), 1);
+        run.snapshot(state, &[]).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    for (name, of, at) in [("child", "parent", 2), ("grandchild", "child", 2)] {
+        space.fork(of, at, false, RunSpec::new(name)).unwrap().end(Status::Ok).unwrap();
+    }
+    for gone in ["parent", "child"] {
+        space.drop_run(gone, "rule", "").unwrap();
+    }
+    store.compact(&CompactOptions { all_dead: true, ..CompactOptions::default() }).unwrap();
+    drop(space);
+    store.close().unwrap();
+    assert_whole(&read_only(&sim));
+    let state = |sim: &SimIo| {
+        let run = read_only(sim).namespace("default").unwrap().run("grandchild").unwrap();
+        run.snapshot_at(9).unwrap().map(|snapshot| snapshot.state)
+    };
+    assert_eq!(state(&sim).as_deref(), Some(&b"state 2"[..]));
+    let is_second =
+        |entry: &IndexEntry| entry.key.starts_with(&[0, 0, 0, 6]) && entry.key.ends_with(&[0, 0, 0, 2]);
+    let table = table_with(&sim, is_second);
+    edit_table_at(&sim, &table, |entries| entries.retain(|entry| !is_second(entry)));
+    assert_eq!(state(&sim).as_deref(), Some(&b"state 1"[..]));
+    assert_index_damage(&sim, "a hidden snapshot");
 }
 
 // ---- whole stores ----
