@@ -305,6 +305,15 @@ impl Store {
         self.0.core.log()?.queue.check_poisoned()
     }
 
+    /// Lets every commit use the reserve of disk space until the result is dropped: for work that makes room, and for the
+    /// notes about it. Otherwise a full disk refuses what follows a drop.
+    ///
+    /// # Errors
+    /// `Invalid` in a store open for reading.
+    pub fn use_reserve(&self) -> Result<impl Sized + '_> {
+        Ok(self.0.core.log()?.queue.use_reserve())
+    }
+
     /// Whether a process holds the store open for writing. While this looks, an opening for writing may be refused as
     /// `Locked` for a moment.
     ///

@@ -29,6 +29,11 @@ impl StoreAccess {
     }
 
     /// Drops the planned runs.
+    /// See [`annals::Store::use_reserve`].
+    pub(crate) fn use_reserve(&self) -> CliResult<impl Sized + '_> {
+        self.store.use_reserve().map_err(engine_failure)
+    }
+
     pub(crate) fn retain(&self, plan: RetentionPlan) -> CliResult<RetentionReport> {
         self.store.retain(plan).map_err(engine_failure)
     }

@@ -73,11 +73,17 @@ pub(super) fn retain(global: &GlobalArgs, args: &RetainArgs, out: &mut CliOutput
         }
     };
     let plan = door.plan_retention(&policy, at_ns)?;
+    let reserve = door.use_reserve()?;
     let mut done = door.retain(plan)?;
-    done.memories = door.delete_expired_memories(&policy, done.at_ns, false)?;
-    let expired = door.delete_expired()?;
-    door.close()?;
-    print_done(&done, expired, out)
+    let expired = door.delete_expired_memories(&policy, done.at_ns, false).and_then(|memories| {
+        done.memories = memories;
+        door.delete_expired()
+    });
+    drop(reserve);
+    let closed = door.close();
+    // The drops happened, whatever failed after them.
+    print_done(&done, *expired.as_ref().unwrap_or(&ExpiredCounts::default()), out)?;
+    expired.and(closed)
 }
 
 fn print_done(done: &RetentionReport, expired: ExpiredCounts, out: &mut CliOutput) -> CliResult<()> {

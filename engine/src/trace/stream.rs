@@ -34,18 +34,24 @@ pub struct OpenFrame<R> {
     state: Mutex<ArrivedOutput, { rank::STREAM_STATE }>,
 }
 
+/// A part that the log refuses changes nothing but `last_part_ns`, so that it can be written later.
 #[derive(Debug)]
 struct ArrivedOutput {
+    written: ArrivedParts,
+    /// The output after that.
     pending: Vec<u8>,
-    extents: Vec<Extent>,
-    hasher: blake3::Hasher,
-    len: u64,
-    parts: u32,
     last_part_ns: u64,
+    finished: bool,
+}
+
+impl ArrivedOutput {
+    fn len(&self) -> u64 {
+        self.written.len + self.pending.len() as u64
+    }
 }
 
 /// The output of an unfinished frame that the log holds.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ArrivedParts {
     pub(crate) extents: Vec<Extent>,
     pub(crate) hasher: blake3::Hasher,
@@ -99,29 +105,20 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         let begun = batch.start_frame(frame, false)?;
         batch.put_begun_frame(&begun)?;
         let ticket = batch.submit()?;
-        let state = ArrivedOutput {
-            pending: Vec::new(),
-            extents: Vec::new(),
-            hasher: blake3::Hasher::new(),
-            len: 0,
-            parts: 0,
-            last_part_ns: run.core.io.monotonic_ns(),
-        };
-        Ok((Self { run, begun, state: Mutex::new(state) }, ticket))
+        Ok((Self::resumed(run, begun, ArrivedParts::default()), ticket))
     }
 
-    /// An unfinished frame that is taken up again, with the output that the log holds.
+    /// An unfinished frame with the output that the log holds.
     pub(crate) fn resumed(run: R, begun: BegunFrame, arrived: ArrivedParts) -> Self {
         let last_part_ns = run.core.io.monotonic_ns();
-        let ArrivedParts { extents, hasher, len, parts } = arrived;
-        let state = ArrivedOutput { pending: Vec::new(), extents, hasher, len, parts, last_part_ns };
+        let state = ArrivedOutput { written: arrived, pending: Vec::new(), last_part_ns, finished: false };
         Self { run, begun, state: Mutex::new(state) }
     }
 
     /// Length of the output so far, in bytes. Of a frame that was taken up again: what the log holds.
     #[must_use]
     pub fn output_len(&self) -> u64 {
-        lock(&self.state).len
+        lock(&self.state).len()
     }
 
     /// The frame's number.
@@ -134,15 +131,18 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// the last write. [`OpenFrame::flush`] writes them at once.
     ///
     /// # Errors
-    /// `Invalid` over the limit for bodies; `Unavailable`, `Poisoned`.
+    /// `Invalid` over the limit for bodies, or after the frame has ended; `Unavailable`, `Poisoned`. Then nothing of
+    /// `bytes` is part of the output, and what was pending before still is.
     pub fn append(&self, bytes: &[u8]) -> Result<()> {
-        let mut state = lock(&self.state);
-        self.buffer_bytes(&mut state, bytes)?;
-        let now = self.run.core.io.monotonic_ns();
-        if state.pending.len() >= PART_BYTES || now.saturating_sub(state.last_part_ns) >= PART_NS {
-            self.write_part(&mut state, self.run.core.options.durability)?;
-        }
-        Ok(())
+        self.append_with(bytes, &mut |state| {
+            let now = self.run.core.io.monotonic_ns();
+            let is_due =
+                state.pending.len() >= PART_BYTES || now.saturating_sub(state.last_part_ns) >= PART_NS;
+            if is_due {
+                self.write_part(state, self.run.core.options.durability)?;
+            }
+            Ok(())
+        })
     }
 
     /// Appends to the output and hands all pending bytes to the writer without waiting. Returns the output's
@@ -152,24 +152,37 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// # Errors
     /// As [`OpenFrame::append`].
     pub fn submit_append(&self, bytes: &[u8], durability: Durability) -> Result<(u64, Ticket)> {
-        let mut state = lock(&self.state);
-        self.buffer_bytes(&mut state, bytes)?;
-        let ticket = match self.write_part(&mut state, durability)? {
-            Some(ticket) => ticket,
-            None => self.run.core.log()?.queue.submit_barrier(),
-        };
-        Ok((state.len, ticket))
+        self.append_with(bytes, &mut |state| {
+            let ticket = match self.write_part(state, durability)? {
+                Some(ticket) => ticket,
+                None => self.run.core.log()?.queue.submit_barrier(),
+            };
+            Ok((state.len(), ticket))
+        })
     }
 
-    fn buffer_bytes(&self, state: &mut ArrivedOutput, bytes: &[u8]) -> Result<()> {
+    /// Appends to the pending bytes, and takes them back if `write` fails.
+    fn append_with<T>(
+        &self,
+        bytes: &[u8],
+        write: &mut dyn FnMut(&mut ArrivedOutput) -> Result<T>,
+    ) -> Result<T> {
+        let mut state = lock(&self.state);
+        self.check_unfinished(&state)?;
         let limit = self.run.core.options.body_bytes_max;
-        if state.len + bytes.len() as u64 > limit {
+        if state.len() + bytes.len() as u64 > limit {
             return Err(Error::invalid(format!("an output is over the limit of {limit} bytes for bodies")));
         }
-        state.hasher.update(bytes);
-        state.len += bytes.len() as u64;
+        let before = state.pending.len();
         state.pending.extend_from_slice(bytes);
-        Ok(())
+        write(&mut state).inspect_err(|_| state.pending.truncate(before))
+    }
+
+    fn check_unfinished(&self, state: &ArrivedOutput) -> Result<()> {
+        match state.finished {
+            true => Err(Error::invalid(format!("frame {} has ended", self.seq()))),
+            false => Ok(()),
+        }
     }
 
     /// Writes the pending bytes to the log and waits until they have the durability of the store's options.
@@ -188,15 +201,40 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         if state.pending.is_empty() {
             return Ok(None);
         }
-        let content = Content::from(std::mem::take(&mut state.pending));
+        let bytes = Arc::new(std::mem::take(&mut state.pending));
+        let submitted = self.submit_part(&Content::Bytes(bytes.clone()), &state.written, durability);
+        state.last_part_ns = self.run.core.io.monotonic_ns();
+        match submitted {
+            Ok((extents, ticket)) => {
+                let written = &mut state.written;
+                written.hasher.update(&bytes);
+                written.len += bytes.len() as u64;
+                written.parts += 1;
+                extents.into_iter().for_each(|extent| push_extent(&mut written.extents, extent));
+                Ok(ticket)
+            }
+            Err(error) => {
+                // They are written with the next part.
+                state.pending = Arc::unwrap_or_clone(bytes);
+                Err(error)
+            }
+        }
+    }
+
+    /// Hands the part after those to the writer; returns where its bytes are.
+    fn submit_part(
+        &self,
+        content: &Content,
+        written: &ArrivedParts,
+        durability: Durability,
+    ) -> Result<(Vec<Extent>, Option<Ticket>)> {
         let mut writer = BatchWriter::new(&self.run.core, self.run.namespace())?;
-        let packed = writer.pack_content(&content, 0)?;
+        let packed = writer.pack_content(content, 0)?;
         let now = self.run.core.io.now_ns();
-        state.parts += 1;
         let head = PartHead {
             run: self.run.uid(),
             seq: self.seq(),
-            part: state.parts,
+            part: written.parts + 1,
             after_ns: now.saturating_sub(self.begun.started_ns),
             body: packed.reference.clone(),
         };
@@ -204,26 +242,23 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         packed.put_recipe(None, &mut tail);
         writer.add_record(kinds::FRAME_PART, &head.encode(), &tail)?;
         let submitted = writer.submit(durability)?;
-        for extent in packed.extents.iter().flat_map(|extents| extents.iter()) {
-            push_extent(&mut state.extents, *extent);
-        }
-        state.last_part_ns = self.run.core.io.monotonic_ns();
-        Ok(submitted.map(|(_, ticket)| ticket))
+        let extents = packed.extents.iter().flat_map(|extents| extents.iter().copied()).collect();
+        Ok((extents, submitted.map(|(_, ticket)| ticket)))
     }
 
     /// Ends the frame and waits until it has the durability of the store's options; returns its number.
     ///
     /// # Errors
-    /// As [`Run::record`].
-    pub fn finish(self, error: bool) -> Result<u32> {
+    /// As [`Run::record`]; `Invalid` if it has ended. After `Unavailable` it can be ended once more.
+    pub fn finish(&self, error: bool) -> Result<u32> {
         self.finish_with(Ending { error, ..Ending::default() })
     }
 
     /// As [`OpenFrame::finish`], with the values in `ending`.
     ///
     /// # Errors
-    /// As [`Run::record`].
-    pub fn finish_with(self, ending: Ending) -> Result<u32> {
+    /// As [`OpenFrame::finish`].
+    pub fn finish_with(&self, ending: Ending) -> Result<u32> {
         let durability = self.run.core.options.durability;
         let (seq, ticket) = self.queue_finish(&ending, durability, WriteThread::Either)?;
         ticket.wait()?;
@@ -233,18 +268,19 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// As [`OpenFrame::finish_with`], without waiting; also returns a ticket.
     ///
     /// # Errors
-    /// As [`Run::record`].
-    pub fn submit_finish(self, ending: &Ending, durability: Durability) -> Result<(u32, Ticket)> {
+    /// As [`OpenFrame::finish`].
+    pub fn submit_finish(&self, ending: &Ending, durability: Durability) -> Result<(u32, Ticket)> {
         self.queue_finish(ending, durability, WriteThread::Writer)
     }
 
     fn queue_finish(
-        self,
+        &self,
         ending: &Ending,
         durability: Durability,
         write_thread: WriteThread,
     ) -> Result<(u32, Ticket)> {
         let mut state = lock(&self.state);
+        self.check_unfinished(&state)?;
         self.write_part(&mut state, Durability::Process)?;
         let mut batch = self.run.batch()?;
         batch.durability(durability);
@@ -252,14 +288,16 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         batch.apply_ending(&mut begun, ending)?;
         let until_now = self.run.core.io.now_ns().saturating_sub(self.begun.started_ns);
         begun.head.duration_ns = ending.duration_ns.unwrap_or(until_now);
-        let id = BlobId(*state.hasher.finalize().as_bytes());
-        let extents = Arc::new(std::mem::take(&mut state.extents));
-        let output = StoredBlob::new(self.run.namespace(), id, state.len, extents);
+        let ArrivedParts { extents, hasher, len, .. } = &state.written;
+        let id = BlobId(*hasher.finalize().as_bytes());
+        let output = StoredBlob::new(self.run.namespace(), id, *len, Arc::new(extents.clone()));
         let seq = begun.head.seq;
         let lane = (begun.component.clone(), BodySlot::Output);
         let (output, base) = batch.pack_body(&lane, seq, &output.into())?;
         batch.finish_frame(begun, output, base)?;
-        Ok((seq, batch.queue(write_thread)?))
+        let ticket = batch.queue(write_thread)?;
+        state.finished = true;
+        Ok((seq, ticket))
     }
 }
 

@@ -160,6 +160,8 @@ impl Namespace {
         if why.trim().is_empty() {
             return Err(Error::invalid("give the reason for forgetting the run: the ledger records it"));
         }
+        // What follows the drop must not fail for lack of the room that it makes.
+        let _reserve = self.store.use_reserve()?;
         let mut parts = DroppedParts::default();
         let dropped = match self.drop_and_list(run, FORGET, why, &mut parts) {
             // Compaction frees the name of a dropped run.

@@ -97,14 +97,17 @@ impl DaemonRun {
         Ok(frame.submit_append(bytes, Durability::Disk)?)
     }
 
-    /// Ends an open frame.
+    /// Ends an open frame. After an error it is still open.
     ///
     /// # Errors
     /// As [`DaemonRun::append`].
     pub(super) fn end_frame(&self, seq: u32, ending: &Ending) -> Result<Ticket, CommandRefusal> {
-        let frame = self.frames().remove(&seq).ok_or_else(|| self.not_open_refusal(seq))?;
+        let mut frames = self.frames();
+        let frame = frames.get(&seq).ok_or_else(|| self.not_open_refusal(seq))?;
+        let (_, ticket) = frame.submit_finish(ending, Durability::Disk)?;
+        frames.remove(&seq);
         self.all_frames.fetch_sub(1, Ordering::Relaxed);
-        Ok(frame.submit_finish(ending, Durability::Disk)?.1)
+        Ok(ticket)
     }
 
     fn not_open_refusal(&self, seq: u32) -> CommandRefusal {

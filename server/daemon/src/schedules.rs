@@ -1,12 +1,13 @@
 //! Work on a schedule: expired keys, retention, witnesses, backups, the size of the store.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use annals::Store;
+use annals::ledger::Checkpoint;
 use annals::retention::{DeadlineKind, RunShare};
 use annals::upkeep::Sharing;
+use annals::{Seqno, Store};
 
 use annals_proxy::proxy::delete_due_answers;
 use annals_review::memory_retention::delete_expired_memories;
@@ -16,7 +17,7 @@ use super::config::{BackupSchedule, RetentionSchedule, WitnessSchedule};
 use super::session::Daemon;
 use super::sizes::{day_of, measure};
 use super::tenant::Tenant;
-use super::witness::{contradicted_witness, write_witness};
+use super::witness::{contradicted_witness, is_kept_witness, write_witness};
 
 /// Pause between two parts of a sweep.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -108,6 +109,8 @@ fn sample(daemon: &Daemon, schedule: &RetentionSchedule) {
 
 /// One sweep. It is recorded as an operator's action if it dropped runs or failed.
 fn retain_once(daemon: &Daemon, schedule: &RetentionSchedule) {
+    // What follows the drops must not fail for lack of the room that they make.
+    let _reserve = daemon.store.use_reserve();
     // The time is checked first: the record written below would make the clock look valid.
     let sweep = || {
         let mut report = daemon.store.retain(daemon.store.plan_retention(&schedule.policy, None)?)?;
@@ -135,27 +138,26 @@ fn retain_once(daemon: &Daemon, schedule: &RetentionSchedule) {
 
 /// Adds checkpoints to a folder, at the start and then on schedule, if the store has grown.
 pub(super) async fn keep_witnesses(daemon: Arc<Daemon>, schedule: WitnessSchedule) {
-    // What was done to the store while no daemon served it.
-    let mut is_checked = false;
-    let mut kept = None;
+    let mut kept: Option<(Seqno, PathBuf, Checkpoint)> = None;
     loop {
         let seqno = daemon.store.seqno();
-        if kept != Some(seqno) {
+        if kept.as_ref().is_none_or(|(last, ..)| *last != seqno) {
             let made = tokio::task::block_in_place(|| {
-                if !is_checked {
+                // What was done to the store while no daemon served it, or to the folder since.
+                if !kept.as_ref().is_some_and(|(_, file, last)| is_kept_witness(file, last)) {
                     let found = contradicted_witness(&schedule.folder, &daemon.store);
                     if let Some(why) = found.map_err(|error| error.to_string())? {
                         return Err(why);
                     }
-                    is_checked = true;
                 }
                 let checkpoint = daemon.store.checkpoint().map_err(|error| error.to_string())?;
-                write_witness(&schedule.folder, &checkpoint, None).map_err(|error| error.to_string())
+                let file = write_witness(&schedule.folder, &checkpoint, None);
+                Ok((seqno, file.map_err(|error| error.to_string())?, checkpoint))
             });
             match made {
-                Ok(file) => {
-                    kept = Some(seqno);
-                    tracing::info!(file = %file.display(), "kept a checkpoint");
+                Ok(made) => {
+                    tracing::info!(file = %made.1.display(), "kept a checkpoint");
+                    kept = Some(made);
                 }
                 Err(why) => tracing::error!(
                     folder = %schedule.folder.display(),

@@ -89,6 +89,11 @@ pub(crate) fn contradicted_witness(folder: &Path, store: &Store) -> annals::Resu
     Ok(is_contradicted.then(|| format!("the store does not have the history that {} covers", path.display())))
 }
 
+/// Whether a file still has the checkpoint that was written there.
+pub(crate) fn is_kept_witness(file: &Path, checkpoint: &Checkpoint) -> bool {
+    read_witness(file).is_ok_and(|found| found == *checkpoint)
+}
+
 /// The sentence for a folder that lies in the store whose checkpoints it gets; `None` if it does not.
 #[must_use]
 pub fn witness_inside_store(folder: &Path, store: &Path) -> Option<String> {

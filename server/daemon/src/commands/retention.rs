@@ -100,6 +100,8 @@ fn drop_run(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let compacts = rest.last().is_some_and(|word| word_is(word, "COMPACT"));
     let rest = rest.get(..rest.len() - usize::from(compacts)).unwrap_or_default();
     let (space, run, why) = (namespace_from_words(call, rest)?, run_name(call.word(1))?, text(call.word(2))?);
+    let store = call.daemon.store.clone();
+    let _reserve = store.use_reserve()?;
     let forgotten = match compacts {
         true => space.forget_to_erase(run, why)?,
         false => space.forget(run, why)?,
@@ -122,6 +124,8 @@ fn forget_key(call: &mut CommandCall<'_, '_>) -> CommandResult {
         (keyspace, rest) = (text(name)?.to_owned(), left);
     }
     let space = namespace_from_words(call, rest)?;
+    let store = call.daemon.store.clone();
+    let _reserve = store.use_reserve()?;
     let target = ForgetTarget::Key { keyspace: &keyspace, key: &key };
     let gone = match database_number(&keyspace) {
         Some(number) => {
@@ -155,6 +159,8 @@ fn tenant_name(call: &CommandCall<'_, '_>, options: &[Vec<u8>]) -> Result<String
 fn forget_blob(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (id, why) = (text(call.word(1))?.to_owned(), text(call.word(2))?.to_owned());
     let space = namespace_from_words(call, call.rest(3))?;
+    let store = call.daemon.store.clone();
+    let _reserve = store.use_reserve()?;
     let target = ForgetTarget::Blob(&id);
     let gone = mark_forgotten(&space, target, &why)?;
     finish_forgetting(call, "BLOB.FORGET", &space, target, gone, &why)
@@ -209,6 +215,7 @@ fn retain(call: &mut CommandCall<'_, '_>) -> CommandResult {
         };
     }
     let store = &call.daemon.store;
+    let _reserve = store.use_reserve()?;
     let plan = store.plan_retention(&policy, at_ns)?;
     let mut report = if dry_run { plan.report().clone() } else { store.retain(plan)? };
     report.memories = delete_expired_memories(store, &policy, report.at_ns, dry_run)?;

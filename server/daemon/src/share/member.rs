@@ -380,17 +380,22 @@ impl RecorderSession {
         let Some(frame) = self.frames.get(&key) else { return Ok(Reply::Integer(0)) };
         // The recorder drops the bytes with this reply, so the system must have them, whatever becomes of this
         // process.
-        let (len, ticket) = frame.submit_append(&bytes, Durability::Process)?;
-        ticket.wait()?;
+        let appended = frame
+            .submit_append(&bytes, Durability::Process)
+            .and_then(|(len, ticket)| ticket.wait().map(|_| len));
+        // Later parts may be on their way already. Without this one they would be another answer.
+        let len = appended.inspect_err(|_| drop(self.frames.remove(&key)))?;
         Ok(Reply::Integer(i64::try_from(len).unwrap_or(i64::MAX)))
     }
 
     fn end_frame(&mut self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
         let key = self.frame(arguments)?;
         let ending = arguments.ending()?;
-        let frame = self.frames.remove(&key);
-        let seq = frame.map_or(Ok(key.1), |frame| frame.finish_with(ending))?;
-        Ok(Reply::Integer(seq.into()))
+        if let Some(frame) = self.frames.get(&key) {
+            frame.finish_with(ending)?;
+        }
+        self.frames.remove(&key);
+        Ok(Reply::Integer(key.1.into()))
     }
 
     fn add_frame(&mut self, arguments: &mut CommandArguments) -> annals::Result<Reply> {

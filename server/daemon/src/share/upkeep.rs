@@ -96,6 +96,7 @@ fn retain(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Rep
             _ => return Err(no_option(&option)),
         }
     }
+    let _reserve = store.use_reserve()?;
     let mut report = store.retain(store.plan_retention(&policy, at_ns)?)?;
     report.memories = delete_expired_memories(store, &policy, report.at_ns, false)?;
     let json = serde_json::to_vec(&report);
@@ -138,6 +139,7 @@ fn unflag(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Rep
 fn drop_run(store: &Store, arguments: &mut CommandArguments, closing: IsClosing) -> annals::Result<Reply> {
     let (run, why) = (arguments.text("a run's name")?, arguments.text("a reason")?);
     let (space, compacts) = namespace(store, arguments)?;
+    let _reserve = store.use_reserve()?;
     let forgotten = match compacts {
         true => space.forget_to_erase(&run, &why)?,
         false => space.forget(&run, &why)?,

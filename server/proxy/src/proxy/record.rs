@@ -574,9 +574,12 @@ impl ProxyRecorderState {
         }
     }
 
-    /// Keeps the first failure; nothing is recorded after it.
+    /// Keeps the first failure; nothing is recorded after it. A daemon's log has it: nobody may ever end the run.
     pub(super) fn fail(&self, error: &annals::Error) {
-        self.counts().failure.get_or_insert_with(|| error.to_string());
+        self.counts().failure.get_or_insert_with(|| {
+            tracing::error!(run = self.run.name(), why = %error, "recording stopped: this exchange and later ones of the run are not recorded");
+            error.to_string()
+        });
     }
 
     pub(super) fn counts(&self) -> MutexGuard<'_, RecordingSummary> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use annals::{RunReader, RunSpec};
+use hyper::header::HeaderValue;
 use hyper::{Response, StatusCode};
 
 use super::{MultiRunProxy, RequestRefusal, RunAccess, WritableRun};
@@ -13,6 +14,9 @@ use crate::proxy::record::{PendingExchange, ProxyRecorder};
 /// The request hash key of runs begun with metadata of their own, which store no key. A fixed key lets them
 /// be moved to another store and still be replayed; nothing secret is hashed.
 const KEY: [u8; 32] = *b"annals, for many runs at once. \0";
+
+/// The header of an answer that is not recorded, because a write of its run has failed.
+const NOT_RECORDED: &str = "x-annals-not-recorded";
 
 /// Maximum number of ancestors that are searched for a key.
 const FORKS_MAX: usize = 64;
@@ -34,7 +38,13 @@ impl MultiRunProxy {
         if let Err(refused) = self.take_body(&mut asked, body, recorder.streams_bodies()).await {
             return Ok(*refused);
         }
-        let answer = recorder.exchange(asked, None).await;
+        let has_stopped = recorder.failure().is_some();
+        let mut answer = recorder.exchange(asked, None).await;
+        if has_stopped {
+            answer
+                .headers_mut()
+                .insert(NOT_RECORDED, HeaderValue::from_static("recording of this run has stopped"));
+        }
         // From here on the answer itself keeps the run open.
         drop(here);
         Ok(answer)
