@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::upkeep::CompactOptions;
 use annals::{
-    Component, Error, ErrorKind, Frame, Namespace, Options, ReadMode, RunSpec, Status, Store, kv::History,
+    Component, Durability, Error, ErrorKind, Frame, Namespace, Options, ReadMode, RunSpec, Status, Store,
+    kv::History,
 };
 
-use crate::support::{GrowingConversation, SeededRng, assert_whole, bodies, recorded, sim_options};
+use crate::support::{GrowingConversation, SeededRng, assert_whole, bodies, recorded, seed, sim_options};
 
 /// Inputs and outputs.
 type FrameBodies = Vec<(Vec<u8>, Vec<u8>)>;
@@ -171,6 +172,66 @@ fn full_disk_refuses_commits_and_later_takes_them() {
     }
     println!("disks full after so many frames: {tried:?}");
     assert!(tried.len() > 5, "{tried:?}");
+}
+
+/// A part that a full disk refused was counted and never written: the frame, which ended later, could not be read, and its
+/// run could not be ended. A frame whose end was refused could not be ended any more.
+#[test]
+fn stream_goes_on_after_a_full_disk() {
+    const NAME: &str = "disk_failures::stream_goes_on_after_a_full_disk";
+    let mut rng = SeededRng(seed(33, NAME));
+    let mut refused = [0; 4];
+    for round in 0..60 {
+        let sim = SimIo::new(8);
+        let small =
+            |sim: &SimIo| Options { reserve_bytes: 4 << 10, zero_ahead_bytes: 4 << 10, ..options(sim) };
+        let store = Store::open_with("s", small(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        let run = space.begin_run(RunSpec::new("r")).unwrap();
+        let open = run.begin_frame(&Frame::new(Component::Llm, "question", "")).unwrap();
+        let mut acknowledged = Vec::new();
+        for _ in 0..25 {
+            let room = [Some(rng.below(40_000) as u64), None, Some(0)][rng.below(3)];
+            sim.set_capacity(room.map(|room| sim.used_bytes() + room));
+            let (len, how) = ([10, 3000, 20_000, 70_000][rng.below(4)], rng.below(3));
+            let part = rng.bytes(len);
+            let appended = match how {
+                0 => open.append(&part),
+                1 => open.submit_append(&part, Durability::Disk).and_then(|(len, ticket)| {
+                    assert_eq!(len, (acknowledged.len() + part.len()) as u64);
+                    ticket.wait().map(drop)
+                }),
+                // What was appended stays, though it is not written yet.
+                _ => open.append(&part).inspect(|()| refused[how] += u64::from(open.flush().is_err())),
+            };
+            match appended {
+                Ok(()) => acknowledged.extend_from_slice(&part),
+                Err(error) => {
+                    assert!(error.to_string().contains("is full"), "{round}: {error}");
+                    refused[how] += 1;
+                }
+            }
+            assert_eq!(open.output_len(), acknowledged.len() as u64, "{round}");
+            let found = Store::open_read_only_with("s", small(&sim)).unwrap();
+            let found = found.namespace("default").unwrap().run("r").unwrap().frame(1).unwrap();
+            assert!(acknowledged.starts_with(&found.output), "{round}");
+        }
+        // Somebody else uses up what is left.
+        sim.set_capacity(Some(sim.used_bytes()));
+        while open.finish(false).is_err() {
+            refused[3] += 1;
+            sim.set_capacity(None);
+        }
+        assert_eq!(open.append(b"more").unwrap_err().kind(), ErrorKind::Invalid);
+        sim.set_capacity(None);
+        run.end(Status::Ok).unwrap();
+        assert!(space.run("r").unwrap().frame(1).unwrap().output == acknowledged, "{round}");
+        assert_whole(&store);
+        store.close().unwrap();
+        assert_whole(&Store::open_read_only_with("s", small(&sim)).unwrap());
+    }
+    println!("refused: {refused:?} appends, awaited appends, flushes, ends");
+    assert!(refused.iter().all(|count| *count > 5), "{refused:?}");
 }
 
 /// Dropping runs and compacting are how a full disk gets room again. Both once needed room themselves: a
