@@ -234,6 +234,34 @@ fn stream_goes_on_after_a_full_disk() {
     assert!(refused.iter().all(|count| *count > 5), "{refused:?}");
 }
 
+/// A run that was open at a crash ends at the next opening, for which its unfinished frames are read. If they were damaged,
+/// the store could not be opened for writing, and the run could not be forgotten.
+#[test]
+fn damaged_open_run_ends_and_can_be_forgotten() {
+    let sim = SimIo::new(8);
+    // Openings read the log from where the tables end.
+    let small = |sim: &SimIo| Options { index_memory_bytes: 2 << 10, ..options(sim) };
+    let store = Store::open_with("s", small(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    let open = run.begin_frame(&Frame::new(Component::Llm, "question", "")).unwrap();
+    open.append(&SeededRng(1).bytes(20_000)).unwrap();
+    open.flush().unwrap();
+    recorded(&space, "other", 200).0.end(Status::Ok).unwrap();
+    let disk = sim.crash(Crash::Nothing);
+    let first = disk.files().into_iter().find(|path| path.ends_with("00000001.seg")).unwrap();
+    let part = disk.read(&first).unwrap().len() / 2;
+    disk.edit(&first, |bytes| bytes[part] ^= 1).unwrap();
+    let store = Store::open_with("s", small(&disk)).unwrap();
+    let space = store.namespace("default").unwrap();
+    assert_eq!(space.run("r").unwrap().info().status, Status::Abandoned);
+    assert_eq!(space.run("r").unwrap().frame(1).unwrap_err().kind(), ErrorKind::Damaged);
+    assert!(!store.verify().unwrap().damaged.is_empty());
+    recorded(&space, "after", 3).0.end(Status::Ok).unwrap();
+    space.forget("r", "damaged").unwrap();
+    store.close().unwrap();
+}
+
 /// Dropping runs and compacting are how a full disk gets room again. Both once needed room themselves: a
 /// store on a full disk could not even be opened for writing. Later a compaction failed on ext4: the log asked
 /// for a whole step of disk space, got all that was left, and kept it.
