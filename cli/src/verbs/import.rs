@@ -89,7 +89,7 @@ fn tell_when_interrupted(what: &'static str, how: &'static str) -> Arc<AtomicU64
     let kept = Arc::clone(&counted);
     annals_server::when_interrupted(move |signal| {
         let kept = plural(kept.load(Ordering::Acquire), what);
-        Failure::failed(format!("interrupted; imported before, and kept: {kept}"), how).print();
+        Failure::failed(format!("interrupted; imported before, and kept: at least {kept}"), how).print();
         std::process::exit(SIGNAL_BASE + signal);
     });
     counted

@@ -271,7 +271,10 @@ impl Witnesses {
     pub(super) fn read(folder: &Path, key: Option<&PublicKey>) -> CliResult<Self> {
         let files = list_witnesses(folder).map_err(|error| {
             let message = format!("cannot read {}: {error}", folder.display());
-            Failure::failed(message, "name a folder that can be read")
+            match error.kind() {
+                std::io::ErrorKind::NotFound => Failure::missing(message, "name a folder that exists"),
+                _ => Failure::failed(message, "name a folder that can be read"),
+            }
         })?;
         let (mut all, mut malformed) = (Vec::new(), Vec::new());
         for path in files {

@@ -47,6 +47,11 @@ pub(super) fn run(global: &GlobalArgs, args: &SearchArgs, out: &mut CliOutput) -
         }
     }
     out.flush()?;
+    if answer.hits.len() >= count {
+        print_note(format_args!(
+            "these are the {count} best; --count lists up to 100, more words find others"
+        ));
+    }
     print_gaps(&answer);
     match not_indexed {
         Some(failure) if !answer.is_whole => {

@@ -22,7 +22,7 @@ use crate::log::scan::{ScanEnd, scan};
 use crate::log::synced::{FIRST_STORE_FORMAT, FoundNote, SyncedFile};
 use crate::replay::record_check::TABLE_DAMAGED;
 use crate::store::Store;
-use crate::upkeep::repair::require_empty_dir;
+use crate::upkeep::repair::require_new_dir;
 use annals_store::kv::core::{Core, Options};
 
 /// Bytes that one read copies.
@@ -81,7 +81,7 @@ impl Store {
 /// # Errors
 /// `Damaged` if the backup is damaged; `Invalid` if the directory is not empty; `NotFound`, `Unavailable`.
 pub fn restore(backup: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) -> Result<BackupReport> {
-    require_empty_dir(&*options.io, to.as_ref())?;
+    require_new_dir(&*options.io, to.as_ref(), backup.as_ref())?;
     let store = Store::open_read_only_with(backup, options)?;
     let report = store.verify()?;
     // The first opening of the copy makes the tables from the log.
@@ -96,14 +96,7 @@ pub fn restore(backup: impl AsRef<Path>, to: impl AsRef<Path>, options: Options)
 
 /// Copies a store; its tables only if `has_whole_tables`.
 fn copy_store(core: &Core, to: &Path, sharing: Sharing, has_whole_tables: bool) -> Result<BackupReport> {
-    require_empty_dir(&*core.io, to)?;
-    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    if whole(to).starts_with(whole(core.paths.root())) {
-        return Err(Error::invalid(format!(
-            "{} is inside the store: choose a directory outside of it",
-            to.display()
-        )));
-    }
+    require_new_dir(&*core.io, to, core.paths.root())?;
     core.io.create_dir_all(to)?;
     let entered = core.io.beneath(to)?;
     let io = &*entered;

@@ -82,7 +82,7 @@ const BATCH_KEYS_MAX: usize = 4096;
 /// read: copy the store to a healthy disk first.
 pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) -> Result<RepairReport> {
     let (from, to) = (StorePaths::new(from.as_ref()), to.as_ref());
-    require_empty_dir(&*options.io, to)?;
+    require_new_dir(&*options.io, to, from.root())?;
     let io = enter(&options.io, &from, false)?;
     let _held = match keep_writers_out(&*io, &from)? {
         StoreLock::Held(held) => held,
@@ -129,8 +129,13 @@ fn all_damage(site: &StoreDirectory, found: &mut Salvage) -> Vec<crate::log::ope
     damage
 }
 
-/// Refuses a directory that is not empty.
-pub(super) fn require_empty_dir(io: &dyn crate::io::Io, dir: &Path) -> Result<()> {
+/// Refuses a directory that is not empty, or that is inside the store which is read.
+pub(super) fn require_new_dir(io: &dyn crate::io::Io, dir: &Path, store: &Path) -> Result<()> {
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    if whole(dir).starts_with(whole(store)) {
+        let what = format!("{} is inside the store: choose a directory outside of it", dir.display());
+        return Err(Error::invalid(what));
+    }
     match io.stat(dir)? {
         None => Ok(()),
         Some(stat) if stat.is_dir && io.list(dir)?.is_empty() => Ok(()),

@@ -90,12 +90,18 @@ pub(crate) fn erase(
 ) -> Result<String> {
     let records: u64 = gone.iter().map(|key| key.records).sum();
     let options = CompactOptions { must_go_keys: gone, ..options };
-    let (report, sharers) = space.store().compact_and_list_sharers(&options)?;
-    let mut object = report_object(&report);
     let what = match target {
         ForgetTarget::Key { .. } => "key",
         ForgetTarget::Blob(_) => "blob",
     };
+    let erased = space.store().compact_and_list_sharers(&options);
+    let (report, sharers) = erased.map_err(|error| {
+        let what = format!(
+            "the {what} is deleted, and its bytes are still in the log until it is forgotten again: {error}"
+        );
+        Error::with_source(error.kind(), what, error)
+    })?;
+    let mut object = report_object(&report);
     object.insert("forgotten".to_owned(), json!(what));
     object.insert("records".to_owned(), json!(records));
     object.insert("held".to_owned(), held_by(space, &sharers)?);
