@@ -17,6 +17,7 @@ use annals_wire::resp::{RequestDecoder, RequestLimits};
 mod client_loop;
 mod diagnostics;
 mod disk_reads;
+mod full_disk;
 pub(super) mod hooked_io;
 pub(super) mod memory;
 mod namespaces;

@@ -164,6 +164,12 @@ mod tests {
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&path).unwrap(), kept);
         assert_eq!(contradicted_witness(folder.path(), &store).unwrap(), None);
+        // Regression: a daemon that had checked the folder once added to it whatever became of the files there.
+        assert!(is_kept_witness(&path, &checkpoint));
+        std::fs::write(&path, "").unwrap();
+        assert!(!is_kept_witness(&path, &checkpoint));
+        assert!(contradicted_witness(folder.path(), &store).unwrap().unwrap().contains("is readable"));
+        std::fs::write(&path, &kept).unwrap();
         let mut other = Checkpoint { time_ns: u64::MAX, ..checkpoint.clone() };
         // Of one leaf: its hash is the root.
         other.root = annals::ledger::NodeHash([7; 32]);
