@@ -49,11 +49,14 @@ struct RewrittenSpan {
     is_stated: bool,
 }
 
-/// A statement's place in the log, and its rule.
-#[derive(Debug, Clone, Copy)]
+/// What the ledger states of a span. A compaction that was cut off leaves its statement, and the next one makes the same
+/// again.
+#[derive(Debug, Clone, Copy, Default)]
 struct StatedSpan {
-    seqno: Seqno,
-    rule: ErasureRule,
+    /// A statement from before format 4 names it.
+    is_earlier: bool,
+    /// The newest statement of a compaction: its seqno, and the time that all statements of this compaction have.
+    compacted: Option<(Seqno, u64)>,
 }
 
 /// The rewritten segment that is being read.
@@ -85,7 +88,6 @@ pub(crate) struct LogCensus {
     rewritten: Vec<RewrittenSpan>,
     compactions: u64,
     compacted_ns: u64,
-    /// The oldest statement of each span.
     stated: HashMap<ErasedSpan, StatedSpan>,
     recorded: RunNumbers,
     /// Runs that had no record when the store was upgraded to format 4.
@@ -213,7 +215,14 @@ impl LogCensus {
             self.compacted_ns = self.compacted_ns.max(head.time_ns);
         }
         for span in head.spans {
-            self.stated.entry(span).or_insert(StatedSpan { seqno, rule: head.rule });
+            let known = self.stated.get(&span).copied().unwrap_or_default();
+            let stated = match head.rule {
+                ErasureRule::Compaction => StatedSpan { compacted: Some((seqno, head.time_ns)), ..known },
+                ErasureRule::BeforeFormat4 => StatedSpan { is_earlier: true, ..known },
+                // Such a statement names no spans.
+                ErasureRule::Unused => continue,
+            };
+            self.stated.insert(span, stated);
         }
         if head.rule != ErasureRule::Unused {
             head.runs.iter().for_each(|runs| self.run_records.end_stated(runs));
@@ -265,7 +274,7 @@ impl LogCensus {
             let overlaps = |other: &ErasedSpan| other.first < erased.end && erased.first < other.end;
             let mut stated = self.stated.iter().filter(|(other, _)| overlaps(other)).peekable();
             let was_stated = stated.peek().is_some();
-            let is_earlier = stated.any(|(_, stated)| stated.rule == ErasureRule::BeforeFormat4);
+            let is_earlier = stated.any(|(_, stated)| stated.is_earlier);
             // Only a store that has not been opened for writing since may lack statements.
             let is_due = span.is_stated || was_stated || found.state.format > FORMAT_UNSTATED;
             match self.stated.contains_key(erased) {
@@ -315,12 +324,17 @@ impl LogCensus {
         self.next_run.max(1)
     }
 
-    /// At most how many records up to `seqno` compactions erased after it, as their statements say.
+    /// At most how many records up to `seqno` compactions erased after it, as their statements say. The last one that
+    /// stated before it may have erased after it.
     pub(crate) fn stated_after(&self, seqno: Seqno) -> u64 {
+        let compactions = || self.stated.values().filter_map(|stated| stated.compacted);
+        let before = compactions().filter(|(stated, _)| *stated <= seqno).max();
         let spans = self.rewritten.iter().filter(|span| span.erased.first <= seqno);
         let younger = spans.filter(|span| {
-            let stated = self.stated.get(&span.erased);
-            stated.is_some_and(|stated| stated.seqno > seqno && stated.rule == ErasureRule::Compaction)
+            let compacted = self.stated.get(&span.erased).and_then(|stated| stated.compacted);
+            compacted.is_some_and(|(stated, time_ns)| {
+                stated > seqno || before.is_some_and(|(_, last_ns)| last_ns == time_ns)
+            })
         });
         younger.map(|span| span.erased.records).sum()
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use annals::io::sim::{Crash, SimIo};
+use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::{
     ErrorKind, Options, RunSpec, Status, Store,
     kv::History,
@@ -619,6 +619,57 @@ fn record_day(space: &annals::Namespace, run: annals::Run, name: &str, rng: &mut
         resumed.run.record(frame(rng)).unwrap();
         resumed.run.end(Status::Failed).unwrap();
     }
+}
+
+/// Found by an attacker who looked for false alarms. A compaction states what it erases before it erases it. A checkpoint of
+/// that moment has the statement and counts the records; if the compaction was cut off there, the next one does the same
+/// again. Each time the records were called erased without a statement, and for ever.
+#[test]
+fn checkpoint_beside_a_compaction_raises_no_alarm() {
+    let compacted = |rule: Option<FailRule>| {
+        let sim = SimIo::new(29);
+        let store = Store::open_with("s", options(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        let latest = space.keyspace("latest", History::Latest).unwrap();
+        for number in 0..12u64 {
+            let name = format!("run {}", number % 8);
+            let run = space.begin_run(RunSpec::new(&name).replace(true)).unwrap();
+            record_day(&space, run, &name, &mut SeededRng(number));
+            latest.put(&[(number % 3) as u8], SeededRng(number).bytes(60)).unwrap();
+        }
+        space.drop_run("run 5", "room", "").unwrap();
+        rule.into_iter().for_each(|rule| sim.fail(rule));
+        let all = CompactOptions { all_dead: true, ..CompactOptions::default() };
+        let is_done = store.compact(&all).is_ok();
+        // What the disk has now is what another process sees beside the compaction, or after a kill.
+        (sim.crash(Crash::Everything), is_done)
+    };
+    let (whole, _) = compacted(None);
+    let whole = Store::open_read_only_with("s", options(&whole)).unwrap();
+    let mut stated = 0;
+    for kind in [OpKind::Create, OpKind::Write, OpKind::Sync, OpKind::SyncDir] {
+        for after in 0.. {
+            let (disk, is_done) = compacted(Some(FailRule::eio(kind).after(after)));
+            if is_done {
+                break;
+            }
+            let cut_off = Store::open_read_only_with("s", options(&disk)).unwrap();
+            let checkpoint = cut_off.checkpoint().unwrap();
+            stated += usize::from(cut_off.gaps(&mut |_| Ok(())).unwrap().compactions > 0);
+            drop(cut_off);
+            let what = format!("{kind:?} number {after}");
+            assert_eq!(whole.verify_against(&checkpoint).unwrap().differences, [], "{what}");
+            for _ in 0..2 {
+                let store = Store::open_with("s", options(&disk)).unwrap();
+                store.compact(&CompactOptions { all_dead: true, ..CompactOptions::default() }).unwrap();
+                store.close().unwrap();
+                let store = Store::open_read_only_with("s", options(&disk)).unwrap();
+                assert_eq!(store.verify_against(&checkpoint).unwrap().differences, [], "{what}");
+                assert_eq!(store.gaps(&mut |_| Ok(())).unwrap().problems(), Vec::<String>::new(), "{what}");
+            }
+        }
+    }
+    assert!(stated > 2, "{stated} checkpoints have a statement");
 }
 
 /// Retention, replaced runs, keys that end, runs that were prepared and never begun or were taken up again: whatever a
