@@ -363,6 +363,17 @@ def hidden_behind_the_end(home, rng):
     return scene
 
 
+def taken_numbers(home, rng):
+    """The manifest says that the next run has a number that is taken: the owner's next run then stands over an old one."""
+    scene = Scene(home, rng)
+    manifest = forge.Manifest(scene.store)
+    manifest.clean, state = None, dict(manifest.covers_state)
+    state["rest"] = state["rest"][:2] + (3,) + state["rest"][3:]
+    manifest.covers_state = state
+    manifest.write()
+    return scene
+
+
 def cut_off(*words):
     """What leaves an abandoned run 5, `cut-off`, with two frames, and these commands after it."""
     def record(store):
@@ -423,7 +434,7 @@ def another_start(home, rng):
 WAYS = [
     whole_store, whole_store_twice, tall_node, excused_by_compaction, spare_number, called_earlier, recorded_anew, put_back,
     written_over, stated_afterwards, tombstone_exchanged, put_back_alive,
-    hidden_by_manifest, another_name, engine_keys, hidden_behind_the_end, another_beginning, past_state, another_start,
+    hidden_by_manifest, another_name, engine_keys, hidden_behind_the_end, taken_numbers, another_beginning, past_state, another_start,
 ]
 # What nothing but a note shows without a checkpoint.
 NOTED = {spare_number: "without a record since before format 4", called_earlier: "without a record since before format 4"}

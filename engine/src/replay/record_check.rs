@@ -11,7 +11,7 @@
 //! Left out: groups and anchors. A wrong one leads to other bytes, and the hash of the body shows that.
 //! The cost is a look-up for each key of each record. Memory holds the names of keyspaces and a few words.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ use crate::trace::run_keys::{self, RunKey};
 use crate::trace::schema::RunSchema;
 use annals_store::kv::bodies::{self, HashCheck};
 use annals_store::kv::core::Core;
-use annals_store::kv::index::IndexSnapshot;
+use annals_store::kv::index::{IndexSnapshot, prefix_end};
 use annals_store::kv::keys::{self, KeyKind};
 use annals_store::kv::table::{IndexEntry, IndexValue};
 use annals_store::kv::{BlobReader, View};
@@ -44,6 +44,8 @@ pub(crate) const INDEX_DIFFERS: &str = "the index differs from the log";
 pub(crate) const TABLE_DAMAGED: &str = "an index table is damaged";
 /// Keys that the first of these sentences names at most.
 const NAMED_MAX: usize = 4;
+/// Runs that one look at the index finds.
+const PAGE_RUNS: usize = 1 << 16;
 /// How often the index is opened anew if a compaction of another process has replaced files.
 const ATTEMPTS_MAX: usize = 3;
 
@@ -84,7 +86,7 @@ pub(super) struct RecordCheck {
     /// The run that was last looked for, and whether it lives.
     last_run: Option<(RunUid, bool)>,
     /// See [`Self::needed_frames`].
-    needed: HashMap<RunUid, u32>,
+    needed: Option<HashMap<RunUid, u32>>,
     pub(super) values: u64,
     pub(super) value_bytes: u64,
     pub(super) problems: Vec<VerifyProblem>,
@@ -146,7 +148,7 @@ impl RecordCheck {
             named: Vec::new(),
             has_value_before: false,
             last_run: None,
-            needed: HashMap::new(),
+            needed: None,
             values: 0,
             value_bytes: 0,
             problems: Vec::new(),
@@ -277,25 +279,48 @@ impl RecordCheck {
 
     /// The last frame of a run that is gone, and that living forks still read.
     fn needed_frames(&mut self, uid: RunUid) -> Result<u32> {
-        if let Some(needed) = self.needed.get(&uid) {
-            return Ok(*needed);
-        }
-        let mut needed = 0;
-        for hit in self.core.index.scan_prefix(&run_keys::forks(uid), Seqno(u64::MAX))? {
-            let Some(fork) = run_keys::fork_uid(&hit.key).filter(|fork| *fork > uid) else { continue };
-            let namespaces: Vec<NamespaceId> = self.namespaces.keys().copied().collect();
-            for namespace in namespaces {
-                let parent = match find_run_or_tombstone(&self.core, namespace, fork)? {
-                    Some(RunOrTombstone::Run(head, _)) => head.fields.parent,
-                    Some(RunOrTombstone::Dropped(head)) => head.parent,
-                    None => None,
-                };
-                let Some((_, shared, _)) = parent.filter(|(of, ..)| *of == uid) else { continue };
-                let upto = if self.run_lives(fork)? { shared } else { self.needed_frames(fork)? };
-                needed = needed.max(shared.min(upto));
+        let all = match self.needed.take() {
+            Some(all) => all,
+            None => self.all_needed_frames()?,
+        };
+        Ok(self.needed.insert(all).get(&uid).copied().unwrap_or(0))
+    }
+
+    /// As [`Self::needed_frames`] for every run. Looks at the runs' own keys, since the index may lack the key that leads
+    /// from a run to its fork.
+    fn all_needed_frames(&self) -> Result<HashMap<RunUid, u32>> {
+        let mut runs: BTreeMap<RunUid, (bool, Option<(RunUid, u32)>)> = BTreeMap::new();
+        for namespace in self.namespaces.keys() {
+            let mut from = run_keys::runs(*namespace);
+            let end = prefix_end(&from).unwrap_or_default();
+            loop {
+                let found = |key: &[u8], value| Some((run_keys::run_uid(key)?, keys::is_living(value)));
+                let (some, more) = self.core.index.pick_newest(&from, &end, PAGE_RUNS, found)?;
+                for (uid, lives) in some {
+                    let parent = match find_run_or_tombstone(&self.core, *namespace, uid) {
+                        Ok(Some(RunOrTombstone::Run(head, _))) => head.fields.parent,
+                        Ok(Some(RunOrTombstone::Dropped(head))) => head.parent,
+                        Ok(None) => None,
+                        // The run's own key is compared, too.
+                        Err(error) if error.kind() == ErrorKind::Damaged => None,
+                        Err(error) => return Err(error),
+                    };
+                    runs.insert(uid, (lives, parent.map(|(of, shared, _)| (of, shared))));
+                }
+                match more {
+                    Some(next) => from = next,
+                    None => break,
+                }
             }
         }
-        self.needed.insert(uid, needed);
+        let mut needed: HashMap<RunUid, u32> = HashMap::new();
+        // A fork is always younger than its parent.
+        for (uid, (lives, parent)) in runs.iter().rev() {
+            let Some((of, shared)) = parent else { continue };
+            let upto = if *lives { u32::MAX } else { needed.get(uid).copied().unwrap_or(0) };
+            let most = needed.entry(*of).or_default();
+            *most = (*most).max((*shared).min(upto));
+        }
         Ok(needed)
     }
 

@@ -19,6 +19,7 @@ use crate::trace::scan::{BodyOutput, FrameScan};
 use crate::trace::schema::RunSchema;
 use annals_store::kv::bodies::{self, HashCheck};
 use annals_store::kv::core::Core;
+use annals_store::kv::index::prefix_end;
 use annals_store::kv::keys;
 
 /// A frame as it was recorded: its bytes hash to their ids, and its link follows from the frame before. A
@@ -221,6 +222,9 @@ fn dropped_error(what: &str, dropped_ns: u64, rule: &str, why: &str) -> Error {
     Error::new(ErrorKind::Gone, format!("{what} was dropped {when} by the rule {rule:?}{why}"))
 }
 
+/// Frames of an open run that one look at the index counts.
+const PAGE_FRAMES: usize = 1 << 16;
+
 impl RunReader {
     pub(crate) fn find(core: &Arc<Core>, namespace: NamespaceId, name: &str) -> Result<Self> {
         let known = match last_uid_of_name(core, namespace, name)? {
@@ -392,11 +396,22 @@ impl RunReader {
         let last = self.core.index.last_key(&run_keys::frames(uid), &run_keys::frame(uid, u32::MAX))?;
         self.info.frames = last.and_then(|hit| run_keys::last_number(&hit.key)).unwrap_or(shared);
         let mut raw_bytes = 0;
-        for seq in shared + 1..=self.info.frames {
-            if let Some(record) = self.find_record(seq)? {
-                for slot in [BodySlot::Input, BodySlot::Output, BodySlot::Metadata] {
-                    raw_bytes += self.body_len(seq, &record, slot)?;
+        // A forged frame may have any number, so only those that exist are looked at.
+        let mut from = run_keys::frames(uid);
+        let end = prefix_end(&from).unwrap_or_default();
+        loop {
+            let number = |key: &[u8], _| run_keys::last_number(key);
+            let (seqs, more) = self.core.index.pick_newest(&from, &end, PAGE_FRAMES, number)?;
+            for seq in seqs.into_iter().filter(|seq| *seq > shared) {
+                if let Some(record) = self.find_record(seq)? {
+                    for slot in [BodySlot::Input, BodySlot::Output, BodySlot::Metadata] {
+                        raw_bytes += self.body_len(seq, &record, slot)?;
+                    }
                 }
+            }
+            match more {
+                Some(next) => from = next,
+                None => break,
             }
         }
         self.info.raw_bytes = raw_bytes;

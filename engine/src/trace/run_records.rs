@@ -275,7 +275,11 @@ impl RunRecordCensus {
             if self.has_ended(run) {
                 self.revived.insert_one(run);
             }
-            // The number of frames is that of an end.
+            // It repeats the record before it. The number of frames is that of an end.
+            let known = self.facts.get(&run).map_or(0, |known| known.frames).max(self.last_frame(run));
+            if !is_open && fields.frames < known {
+                self.changed.insert_one(run);
+            }
             let shared = fields.parent.map_or(0, |(_, shared, _)| shared);
             self.end(run, if is_open { u32::MAX } else { fields.frames.saturating_sub(shared) });
             return;
@@ -308,7 +312,7 @@ impl RunRecordCensus {
         // A resumed run has more frames than a record of before says, and the newer one may be erased.
         let beginning = beginning_of(head.namespace, head.started_ns, head.parent);
         let is_other = |known: &RunFacts| known.beginning != beginning || head.frames < known.frames;
-        if self.facts.get(&run).is_some_and(is_other) {
+        if self.facts.get(&run).is_some_and(is_other) || head.frames < self.last_frame(run) {
             self.changed.insert_one(run);
         }
         self.end(run, head.frames.saturating_sub(shared));
@@ -594,7 +598,10 @@ mod tests {
             &|census| census.add_snapshot(7, 3),
             &|census| census.add_tombstone(&tombstone(4, 1)),
         ];
-        let forged: [Change<'_>; 7] = [
+        let replaced = RunFields { gone: true, frames: 2, ..fields(7, "a", Status::Abandoned) };
+        let replaced = RunFields { parent: Some((RunUid(1), 1, 1)), ..replaced };
+        let forged: [Change<'_>; 8] = [
+            &|census| census.add_run(&replaced),
             &|census| census.add_part(7, 3, 2),
             &|census| census.add_part(7, 2, 1),
             &|census| census.add_frame(7, 3, false, Some([4; 16])),

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
+use crate::io::IoError;
 use crate::log::manifest::{FORMAT, ManifestState, current_line};
 use crate::log::open::{Damage, LAST_EDITS_LOST, changed_since_close, enter, find};
 use crate::log::paths::{
@@ -18,6 +19,9 @@ use crate::trace::erasure_report::{ERASED, FORGED};
 use crate::upkeep::directory::inspect_directory;
 use crate::upkeep::salvage::salvage;
 use annals_store::kv::core::Options;
+
+/// How often files are looked for if a compaction of another process replaces them meanwhile.
+const ATTEMPTS_MAX: usize = 3;
 
 /// A damaged place in a file, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,7 +98,25 @@ impl Diagnosis {
 /// `NotFound` if the directory holds no part of a store; `Unsupported` for a newer format; `Unavailable`. Damage
 /// is reported, not returned as an error.
 pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
-    let paths = StorePaths::new(path.as_ref());
+    let mut left = ATTEMPTS_MAX;
+    loop {
+        left -= 1;
+        match diagnose_once(path.as_ref(), options.clone()) {
+            // A compaction of another process has replaced files.
+            Err(error) if left > 0 && is_missing_file(&error) => {}
+            diagnosed => return diagnosed,
+        }
+    }
+}
+
+fn is_missing_file(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<IoError>());
+    error.kind() == ErrorKind::Unavailable
+        && source.is_some_and(|source| source.kind() == std::io::ErrorKind::NotFound)
+}
+
+fn diagnose_once(path: &Path, options: Options) -> Result<Diagnosis> {
+    let paths = StorePaths::new(path);
     let io = enter(&options.io, &paths, false)?;
     let site = inspect_directory(&*io, &paths)?;
     let mut all = Diagnosis {

@@ -13,7 +13,7 @@
 //! frames ended; replaced runs (a fork of a replaced run gets its own copy of the shared frames).
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -129,10 +129,21 @@ fn all_damage(site: &StoreDirectory, found: &mut Salvage) -> Vec<crate::log::ope
     damage
 }
 
+/// The path from the root, without `..`. Links count as what their names say.
+fn whole_path(path: &Path) -> PathBuf {
+    let mut whole = PathBuf::new();
+    for part in std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).components() {
+        match part {
+            std::path::Component::ParentDir => drop(whole.pop()),
+            part => whole.push(part),
+        }
+    }
+    whole
+}
+
 /// Refuses a directory that is not empty, or that is inside the store which is read.
 pub(super) fn require_new_dir(io: &dyn crate::io::Io, dir: &Path, store: &Path) -> Result<()> {
-    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    if whole(dir).starts_with(whole(store)) {
+    if whole_path(dir).starts_with(whole_path(store)) {
         let what = format!("{} is inside the store: choose a directory outside of it", dir.display());
         return Err(Error::invalid(what));
     }

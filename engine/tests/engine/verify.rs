@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use annals::io::Io;
 use annals::io::sim::SimIo;
 use annals::upkeep::{CompactOptions, diagnose};
-use annals::{ErrorKind, Options, RunSpec, Status, Store, kv::History};
+use annals::{Component, ErrorKind, Frame, Options, RunSpec, Status, Store, kv::History};
 use annals_store::io::FileBytes;
 use annals_store::kv::table::{IndexEntry, Table, TableWriter};
 
-use crate::forge::{ForgedLog, ForgedRecord};
+use crate::forge::{ForgedFrameHead, ForgedLog, ForgedRecord};
 use crate::support::{
     GrowingConversation, SeededRng, assert_whole, disk_of, files, process_durability_options, record, seed,
     sim_options,
@@ -408,6 +408,41 @@ fn hidden_snapshot_of_a_dropped_parent_is_damage() {
     edit_table_at(&sim, &table, |entries| entries.retain(|entry| !is_second(entry)));
     assert_eq!(state(&sim).as_deref(), Some(&b"state 1"[..]));
     assert_index_damage(&sim, "a hidden snapshot");
+}
+
+/// Found by an attacker: a begun frame with a great number in an open run kept readers busy for hours, since they looked
+/// for each of the frames before it.
+#[test]
+fn frames_that_do_not_exist_take_no_time() {
+    let sim = SimIo::new(7);
+    let store = Store::open_with("s", sim_options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    drop(run.begin_frame(&Frame::new(Component::Llm, "question", "")).unwrap());
+    drop((run, space));
+    store.close().unwrap();
+    let mut log = ForgedLog::read(&files(&sim));
+    // Without its end, which the closing wrote, the run is open.
+    let mut runs = 0;
+    for batch in log.segments.iter_mut().flatten() {
+        batch.records.retain(|record| {
+            let is_run = matches!(record, ForgedRecord::Logical { kind: 4, .. });
+            runs += u32::from(is_run);
+            !is_run || runs == 1
+        });
+    }
+    log.segments.iter_mut().for_each(|batches| batches.retain(|batch| !batch.records.is_empty()));
+    for record in log.segments.iter_mut().flatten().flat_map(|batch| &mut batch.records) {
+        if let ForgedRecord::Logical { kind: 5, head, .. } = record {
+            let mut frame = ForgedFrameHead::parse(head).unwrap();
+            frame.seq = u64::from(u32::MAX);
+            *head = frame.head();
+        }
+    }
+    let forged = read_only(&disk_of(&log.write().unwrap()));
+    let found = forged.namespace("default").unwrap().run("r").unwrap();
+    assert_eq!((found.info().frames, found.info().raw_bytes), (u32::MAX, 8));
+    assert!(!forged.verify().unwrap().damaged.is_empty());
 }
 
 // ---- whole stores ----

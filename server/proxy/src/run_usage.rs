@@ -13,6 +13,8 @@ use annals_policy::rules::RulesFile;
 
 /// Maximum number of models named for a run.
 const MODELS_MAX: usize = 16;
+/// After so many frames that cannot be read, the others are not tried.
+const UNREADABLE_MAX: u32 = 1000;
 
 /// What the model calls of a run used.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -70,12 +72,18 @@ pub fn run_usage(reader: &RunReader, prices: &Prices) -> RunUsage {
     let mut used = RunUsage::default();
     let info = reader.info();
     let first = info.parent.as_ref().map_or(1, |point| point.shared.saturating_add(1));
+    let mut unreadable = 0;
     for seq in first..=info.frames {
         match reader.frame_info(seq) {
             Ok(frame) => used.add(&frame.metadata, prices),
             Err(error) => {
                 used.unreadable.get_or_insert_with(|| error.to_string());
+                unreadable += 1;
             }
+        }
+        // A forged run may say that it has thousands of millions of frames.
+        if unreadable > UNREADABLE_MAX {
+            break;
         }
     }
     used

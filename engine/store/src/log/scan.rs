@@ -213,15 +213,24 @@ fn scan_segment(
 fn refuse_other_state(found: &FoundLog, segment: &Segment, at: u64, state: &LogState) -> Result<()> {
     let said = &found.state.covers_state;
     let is_same = state.next_seqno == said.next_seqno && state.ledger == said.ledger;
-    match found.state.covers == (segment.id, at) && !is_same {
+    // With a smaller one, the next writer would take numbers that are taken.
+    let has_numbers = state.next_run <= said.next_run
+        && state.next_group <= said.next_group
+        && state.next_space <= said.next_space;
+    match found.state.covers == (segment.id, at) && !(is_same && has_numbers) {
         true => {
-            let what = format!(
-                "the log has {} records and {} leaves here, and the manifest says {} and {}",
-                state.last_seqno(),
-                state.ledger.leaves,
-                said.last_seqno(),
-                said.ledger.leaves
-            );
+            let numbers = |of: &LogState| {
+                format!(
+                    "{} records, {} leaves, and {}, {} and {} as the next numbers of runs, groups and spaces",
+                    of.last_seqno(),
+                    of.ledger.leaves,
+                    of.next_run,
+                    of.next_group,
+                    of.next_space
+                )
+            };
+            let what =
+                format!("the log has {} here, and the manifest says {}", numbers(state), numbers(said));
             Err(Error::damaged(&segment.path, at, what))
         }
         false => Ok(()),
