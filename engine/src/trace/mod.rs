@@ -16,6 +16,7 @@ pub(crate) mod heads;
 pub(crate) mod kinds;
 pub(crate) mod lanes;
 pub(crate) mod model;
+pub(crate) mod number_sets;
 pub(crate) mod reader;
 pub(crate) mod recorder;
 pub(crate) mod resume;
