@@ -49,10 +49,16 @@ fn stopped(last: Durability, pause_ns: u64) -> (SimIo, Options) {
     }
     sim.advance_ns(pause_ns);
     put(&store, "last", last);
-    // The writer answers a commit before it writes the note that is due, and a note of earlier commits may come first.
+    // The writer answers a commit before it writes the note that is due.
     let (_, bytes) = active_segment(&sim);
-    let end = batches(&bytes).last().map(|(at, len)| at + len);
+    let mut ends = batches(&bytes).into_iter().map(|(at, len)| at + len).rev();
+    let (end, before) = (ends.next(), ends.next());
     while pause_ns > 0 && noted_end(&sim) != end {
+        // Regression: the note of the earlier commits came between the pause and the last commit, which then waits for a
+        // clock that stands still. So did this test, once in some hundred runs on a busy machine.
+        if noted_end(&sim) == before && last != Durability::Confirmed {
+            return stopped(last, pause_ns);
+        }
         std::thread::yield_now();
     }
     // A clean close would protect the end by the manifest.
