@@ -215,7 +215,8 @@ fn retain(call: &mut CommandCall<'_, '_>) -> CommandResult {
         };
     }
     let store = &call.daemon.store;
-    let _reserve = store.use_reserve()?;
+    // A store that is open for reading only tells what would be dropped.
+    let _reserve = if dry_run { None } else { Some(store.use_reserve()?) };
     let plan = store.plan_retention(&policy, at_ns)?;
     let mut report = if dry_run { plan.report().clone() } else { store.retain(plan)? };
     report.memories = delete_expired_memories(store, &policy, report.at_ns, dry_run)?;
